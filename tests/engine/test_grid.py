@@ -10,7 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import engine
-from dpilot.engine.batch import rebuild
+from dpilot.engine import single_backward
+from dpilot.engine.batch import Chunk, rebuild
+from dpilot.engine.generators import GeneratorStates
+from dpilot.engine.isolate import copies
+from dpilot.engine.layers.base import Apart
 from dpilot.errors import InvalidInput
 from dpilot.numerics.devices import leave_bounds
 from dpilot.numerics.grid import LOST, Grid, sum_products, sum_rows
@@ -179,3 +183,24 @@ def test_sums_on_a_grid_take_one_backward_pass() -> None:
     found = engine.per_sample(model, zoo.cross_entropy, batch, low_memory=True)
     with pytest.raises(InvalidInput, match="grid"):
         found.weighted_sum(torch.ones(3), grid=GRID)
+
+
+def test_a_sample_among_copies_of_itself_is_summed_as_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens that cancel leave loose bounds: looked for in the pass of the sums alone, they are formed otherwise."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 160), nn.Linear(160, 3))
+    x = torch.randn(5, 2, 32) * 1e3
+    x = torch.cat([x, 1e-4 * torch.randn(5, 2, 32) - x], dim=1)
+    batch = Chunk(model, cross_entropy_of_mean, (x, torch.arange(5) % 3), 5)
+    monkeypatch.setattr(Apart, "of", None)  # whoever tightens a bound fails
+    with leave_bounds():
+        draws = GeneratorStates.now()
+        together = single_backward.run(batch, reason="")
+        alone = copies.run(batch, reason="", draws=draws, of_chunk=single_backward.run)
+    assert torch.equal(together.norms, alone.norms)
+    weights = BOUND / together.norms
+    assert not differing(together.weighted_sum(weights, grid=GRID), alone.weighted_sum(weights, grid=GRID))
+
+
+def cross_entropy_of_mean(out: Tensor, y: Tensor) -> Tensor:
+    return zoo.cross_entropy(out.mean(1), y)

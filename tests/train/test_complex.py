@@ -11,12 +11,15 @@ import dpilot
 from dpilot import Trainer, clipping
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import release
+from dpilot.numerics.grid import Grid
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
+from dpilot.train.canaries import GradientCanaries
 from dpilot.train.step import StepContext, initial_state, private_step
 from tests.train.helpers import LOSS, STEPS, WIDTH, data, fit, plan, same
 
 SPECTRUM = WIDTH // 2 + 1
+PUBLIC = {"noise_multiplier": 1.0, "expected_batch_size": 8, "dimension": 10}
 
 
 class Spectral(nn.Module):
@@ -152,3 +155,14 @@ def test_a_run_is_stored_resumed_saved_and_loaded(dtype, tmp_path):
 def test_the_door_itself_takes_real_numbers_only():
     with pytest.raises(InvalidInput, match="view_as_real"):
         release(torch.zeros(2, dtype=torch.complex64), bound=1.0, noise_multiplier=1.0, receipt=Receipt(Gaussian(1.0)))
+
+
+def test_canaries_on_complex_parameters_lie_on_a_grid_of_both_parts():
+    parameters = dict(Spectral().named_parameters())
+    planted = GradientCanaries.draw(parameters, np.ones(8, dtype=bool), strength=10.0)
+    (found,) = planted.gradients(np.arange(8), clipping.Constant(1.0).init(**PUBLIC))
+    weights = torch.full((8,), 0.1)
+    rounded, sums = found.weighted_sum(weights, grid=Grid(2.0**-20, 1.0)), found.weighted_sum(weights)
+    assert rounded["weight"].dtype == torch.complex128
+    for name, each in sums.items():
+        torch.testing.assert_close(rounded[name].to(each.dtype), each, rtol=0, atol=2.0**-20)

@@ -38,7 +38,9 @@ class Grid:
     records: int = 1 << 12
 
     def round(self, values: Tensor) -> Tensor:
-        """The nearest multiples, in float64."""
+        """The nearest multiples, in float64; of complex numbers those of both parts."""
+        if values.is_complex():
+            return torch.view_as_complex(self.round(torch.view_as_real(values.resolve_conj())))
         return torch.round(values.double() / self.size) * self.size
 
     def factors(self, inputs: int, errors: int) -> tuple[float, float] | None:

@@ -10,6 +10,7 @@ kernels on the same shapes, with the draws of the chunk, in its own row: what it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -19,6 +20,7 @@ from dpilot.engine.base import NoRule, PerSample, make_handle, trainable, zero_g
 from dpilot.engine.batch import Chunk, copies_of
 from dpilot.engine.generators import GeneratorStates, keep_draws, seeds, sow
 from dpilot.engine.isolate import loop
+from dpilot.numerics.devices import leave_bounds
 from dpilot.numerics.grid import Grid
 
 
@@ -57,7 +59,8 @@ def run(chunk: Chunk, *, reason: str, draws: GeneratorStates, of_chunk: Callable
         if grid is not None:
             totals = {name: total.to(torch.promote_types(total.dtype, torch.float64)) for name, total in totals.items()}
         used = torch.stack(list(weights.values())).count_nonzero(0).tolist()
-        with keep_draws():
+        # on a grid it is summed as it is where its chunk is kept apart: no bound is tightened there
+        with keep_draws(), nullcontext() if grid is None else leave_bounds():
             for i in (i for i in range(n) if used[i]):
                 found, row = alone(i)
                 mine = torch.arange(len(found.norms), device=found.norms.device) == row
