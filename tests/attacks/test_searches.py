@@ -35,7 +35,7 @@ ODD_ROWS: dict[str, Any] = {"short": [1.0], "long": [1.0, 2.0, 3.0], "none": Non
 
 def trial(candidate: Any, X: Any, y: Any, first: int) -> Any:
     """One trial, both of whose parts begin with the row at ``first``."""
-    table, target = whole(candidate, X, y)
+    table, target = whole(candidate, X, y, None)
     plan = PaidTrials.plan([candidate], trials.made_up(table), TERMS)
     order = np.roll(np.arange(len(target)), -first)
     with plan.commit(None, SYSTEM) as (paid, _):
@@ -79,7 +79,7 @@ FORMS: dict[str, Callable[[], tuple[Any, Any]]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_a_table_is_split_as_the_same_numbers(form: str) -> None:
-    table, target = whole(CLASSIFIER, *FORMS[form]())
+    table, target = whole(CLASSIFIER, *FORMS[form](), None)
     assert np.array_equal(np.asarray(table), X)
     assert [int(each) for each in target] == LABELS.tolist()
 
@@ -131,7 +131,7 @@ def test_a_size_taken_from_the_data_is_said_to_be_published() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_fit_that_commits_more_than_its_rehearsal_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a fit of made-up records commits was taken for what the fit itself commits."""
-    table, target = whole(CLASSIFIER, X, LABELS)
+    table, target = whole(CLASSIFIER, X, LABELS, None)
     plan = PaidTrials.plan([CLASSIFIER], trials.made_up(table), TERMS)
     monkeypatch.setattr(trials, "_committed", lambda _: Gaussian(0.1))
     monkeypatch.setattr(trials, "rehearse_quietly", lambda *_: plan.events[0])
