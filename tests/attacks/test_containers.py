@@ -156,7 +156,7 @@ def test_a_label_of_another_type_moves_no_other_score_of_a_search(odd: str) -> N
 
 @pytest.mark.filterwarnings("always")
 def test_a_search_warns_of_no_trial() -> None:
-    """A warning for each trial would tell how many there are, which is secret: of the ledger, and of the column, once."""
+    """A warning for each trial would tell how many there are, which is secret: of ledger and column alone, once."""
     found = LogisticRegression(classes=[0, 1])
     search = PrivateSearchCV(found, {"fit_intercept": [True, False]}, epsilon=5.0, size=SIZE, trials=2, random_state=0)
     with warnings.catch_warnings(record=True) as shown:
