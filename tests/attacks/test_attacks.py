@@ -52,7 +52,7 @@ def _process_as_it_was() -> Iterator[None]:
     default_collate_fn_map.update(collated)
 
 
-@attacks(every=4)
+@attacks(every=6)
 def test_an_attack_is_refused_or_within_one_bound(attack: Attack) -> None:
     case = built(attack)
     verdict = judge(attack, case.width, case.position)

@@ -13,11 +13,12 @@ from dpilot import Budget, Ledger
 from dpilot.errors import InvalidInput
 from dpilot.privacy.events import Gaussian
 from tests.contracts.entries import ENTRIES, EPSILON, SIZE
+from tests.thin import thin
 
 DELTA = 1e-4
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", thin(ENTRIES, 2))
 def test_a_ledger_at_a_path_is_made_charged_and_charged_again(name: str, tmp_path: Path) -> None:
     path = tmp_path / "people.ledger"
     ENTRIES[name](str(path), DELTA, allow=False)
@@ -52,7 +53,7 @@ def test_one_of_several_ranks_spends_nothing(name: str, tmp_path: Path, monkeypa
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", thin(ENTRIES, 2))
 def test_no_records_at_all_cost_the_same_and_raise_nothing(name: str, tmp_path: Path) -> None:
     """Whether there is any record is about the records, where their number is declared."""
     spent = []

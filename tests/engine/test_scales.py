@@ -17,6 +17,7 @@ from dpilot.numerics import precision
 from dpilot.numerics.devices import use_policy
 from tests.contracts.zoo import DEVICE
 from tests.devices import like_a_gpu
+from tests.thin import thin
 
 
 class Tokens(nn.Module):
@@ -134,7 +135,7 @@ def bounds(norm: Tensor, length: float) -> bool:
 
 
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="the ways of a GPU are tried on the CPU here")
-@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("kind", thin(LAYERS, 2))
 def test_no_scale_of_inputs_and_errors_hides_a_gradient(kind: str, machine: str) -> None:
     torch.manual_seed(len(kind) + len(machine))
     make, shape = LAYERS[kind]

@@ -30,6 +30,7 @@ from tests.fit.interrupted import (
     result,
     wait,
 )
+from tests.thin import thin
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
 
@@ -57,7 +58,7 @@ def go_on(case, folder, expected):
     assert result(folder) == expected
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", thin(CASES, 2))
 def test_a_fit_killed_at_a_stage_boundary_goes_on_to_the_same_result_for_the_same_price(
     case, undisturbed, tmp_path, monkeypatch
 ):

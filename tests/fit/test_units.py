@@ -62,7 +62,7 @@ NEWCOMERS = {
 
 @pytest.mark.parametrize("name", NEWCOMERS)
 @pytest.mark.parametrize(
-    ("model", "part"), [("auto", TRAIN), *thin([("auto", HELD_OUT), ("logistic", TRAIN), ("mlp", HELD_OUT)], 2)]
+    ("model", "part"), [("auto", TRAIN), *thin([("auto", HELD_OUT), ("logistic", TRAIN), ("mlp", HELD_OUT)], 3)]
 )
 def test_a_whole_unit_more_moves_releases_by_no_more_than_one_bound(replay, monkeypatch, name, model, part):
     monkeypatch.setattr(FitKeys, "split", lambda self, shares: Split(shares, key_that_puts(UNITS, part, shares)))

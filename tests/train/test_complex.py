@@ -16,6 +16,7 @@ from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
 from dpilot.train.canaries import GradientCanaries
 from dpilot.train.step import StepContext, initial_state, private_step
+from tests.thin import thin
 from tests.train.helpers import LOSS, STEPS, WIDTH, data, fit, plan, same
 
 SPECTRUM = WIDTH // 2 + 1
@@ -107,7 +108,7 @@ def test_a_complex_parameter_counts_two_numbers():
     assert dimensions == [2 * SPECTRUM + 2 * WIDTH + 2] * 2
 
 
-@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("dtype", thin([torch.complex64, torch.complex128], 2))
 @pytest.mark.parametrize(
     "options",
     [

@@ -29,7 +29,7 @@ SAYS = {
 NEEDS = {"opacus_script.py": "opacus", "hugging_face.py": "peft", "sft.py": "peft", "skorch_net.py": "skorch"}
 
 
-@pytest.mark.parametrize("name", thin(SAYS, 2))
+@pytest.mark.parametrize("name", thin(SAYS, 5))
 def test_an_example_runs(name):
     if find_spec(NEEDS.get(name, "torch")) is None:
         pytest.skip(f"{NEEDS[name]} is not installed")

@@ -173,7 +173,7 @@ IDS = {
 }
 
 
-@pytest.mark.parametrize("kind", IDS)
+@pytest.mark.parametrize("kind", thin(IDS, 2))
 def test_ids_of_every_type_group_alike(kind):
     inputs, labels, ids = table(PERSONS)
     options = {"rows": 10, "rate": 1.0}
@@ -250,7 +250,7 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("gradient", ["mean", "sum"])
+@pytest.mark.parametrize("gradient", thin(["mean", "sum"], 2))
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_is_that_of_a_loop_over_persons(name, gradient):
     build, shape = MODELS[name]
