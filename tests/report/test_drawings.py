@@ -383,3 +383,10 @@ def test_what_cannot_be_told_of_a_group_is_said_beside_what_can() -> None:
     said = " ".join(found.sentences)
     assert "Too few records to tell: race = x. So gaps over all groups of race cannot be told either." in said
     assert "whether any group of sex is found less often cannot be told: sex = f 5 points less, but" in said
+
+
+def test_a_group_of_which_nothing_can_be_told_is_named_beside_those_of_which_something_can() -> None:
+    sure, open_ = gap("group against others", "race = x", 0.1), gap("group against others", "race = y", -0.05, 0.3)
+    found = groups([sure, open_, gap("group against others", "race = z", -0.1)])
+    assert found is not None
+    assert "Of race = y no difference can be told from chance, either way." in found.sentences

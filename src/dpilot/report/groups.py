@@ -178,7 +178,7 @@ def _sentences(
     found = []
     for attribute, said in attributes.items():
         found += (
-            [*said, *_not_found(attribute, against, second)]
+            [*said, *_not_found(attribute, against, second), *_open(attribute, against, few.get(attribute, []))]
             if said
             else [_nothing_told(attribute, against, few.get(attribute, []))]
         )
@@ -212,6 +212,14 @@ def _not_found(attribute: str, against: Mapping[str, Mapping[str, MetricRecord]]
     if gap.sampling[1] - gap.sampling[0] > WIDEST:
         return (f"{head}.",)
     return (f"{head}: {of} {_points(-gap.value)} points less, but the truth lies from {_less(gap)}.",)
+
+
+def _open(attribute: str, against: Mapping[str, Mapping[str, MetricRecord]], few: Sequence[str]) -> tuple[str, ...]:
+    """The groups of which no difference is real, where others have some: silence would look like a verdict."""
+    gaps = [(of, gap) for each in against.values() for of, gap in each.items() if of.split(" = ")[0] == attribute]
+    real = {of for of, gap in gaps if _is_real(gap)}
+    names = [of for of in dict.fromkeys(of for of, _ in gaps) if of not in real and of not in few]
+    return (f"Of {' and '.join(names)} no difference can be told from chance, either way.",) if names else ()
 
 
 def _of(attribute: str) -> str:
