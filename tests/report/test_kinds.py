@@ -198,7 +198,7 @@ def test_what_the_record_does_not_know_of_a_run_its_writer_may_say(folder: Path,
     assert "as whoever wrote this page says: one." in answer(filled, QUESTIONS[0])
     assert "figures were measured on are protected in the same way" in answer(filled, QUESTIONS[0])
     assert "that of the figures, which was paid apart, included" in answer(filled, QUESTIONS[-1])
-    assert "The evaluation was paid apart: its lines are in another file" in filled
+    assert "The evaluation was paid apart: its lines are not in that file" in filled
     assert "which the record does not say" not in filled
 
 
