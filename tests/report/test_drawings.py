@@ -389,4 +389,4 @@ def test_a_group_of_which_nothing_can_be_told_is_named_beside_those_of_which_som
     sure, open_ = gap("group against others", "race = x", 0.1), gap("group against others", "race = y", -0.05, 0.3)
     found = groups([sure, open_, gap("group against others", "race = z", -0.1)])
     assert found is not None
-    assert "Of race = y no difference can be told from chance, either way." in found.sentences
+    assert "Of race = y no difference from all others can be told from chance." in found.sentences

@@ -219,7 +219,7 @@ def _open(attribute: str, against: Mapping[str, Mapping[str, MetricRecord]], few
     gaps = [(of, gap) for each in against.values() for of, gap in each.items() if of.split(" = ")[0] == attribute]
     real = {of for of, gap in gaps if _is_real(gap)}
     names = [of for of in dict.fromkeys(of for of, _ in gaps) if of not in real and of not in few]
-    return (f"Of {' and '.join(names)} no difference can be told from chance, either way.",) if names else ()
+    return (f"Of {' and '.join(names)} no difference from all others can be told from chance.",) if names else ()
 
 
 def _of(attribute: str) -> str:
