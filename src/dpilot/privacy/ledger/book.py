@@ -15,7 +15,6 @@ Nothing here depends on a record: events, names and declared numbers only.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,7 +31,7 @@ from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
 from dpilot.privacy.filters import Amount, Charge, Price
 from dpilot.privacy.ledger.history import Commitment, Extension, Grant, History, Stage
-from dpilot.privacy.ledger.store import FORMAT, Appender, LedgerRow, Location, Store, canonical
+from dpilot.privacy.ledger.store import FORMAT, Appender, LedgerRow, Location, Store, read_body
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 
 Body = Mapping[str, Any]
@@ -126,23 +125,23 @@ def move_body(place: Location) -> Body:
 def fold(rows: Sequence[LedgerRow]) -> History:
     """The history that the rows tell, or LedgerError where they contradict themselves."""
     history: History | None = None
-    commitments: list[Commitment] = []
+    commitments: dict[int, Commitment] = {}
     for row in rows:
         history = _follow(history, commitments, row)
     if history is None:
         raise LedgerError("the ledger has no rows: expected at least row 0. Restore the file from a copy.")
-    return replace(history, commitments=tuple(commitments))
+    return replace(history, commitments=tuple(commitments.values()))
 
 
 def follow(history: History, row: LedgerRow) -> History:
     """The history after one more row, or LedgerError where it does not follow."""
-    commitments = list(history.commitments)
+    commitments = {each.seq: each for each in history.commitments}
     after = _follow(history, commitments, row)
-    return replace(after, commitments=tuple(commitments))
+    return replace(after, commitments=tuple(commitments.values()))
 
 
-def _follow(history: History | None, commitments: list[Commitment], row: LedgerRow) -> History:
-    """``follow`` with the commitments in a list, which is changed: a tuple made anew for each row grows as n^2."""
+def _follow(history: History | None, commitments: dict[int, Commitment], row: LedgerRow) -> History:
+    """``follow`` with the commitments by their rows, which is changed: a tuple made anew for each row grows as n^2."""
     try:
         if history is None:
             return _open(row)
@@ -150,7 +149,7 @@ def _follow(history: History | None, commitments: list[Commitment], row: LedgerR
             case "reserve":
                 commitment = _commitment(row)
                 history.check_unit(commitment.unit)
-                commitments.append(commitment)
+                commitments[row.seq] = commitment
             case "extend":
                 return _extend(history, row)
             case "grant":
@@ -194,24 +193,21 @@ def _extend(history: History, row: LedgerRow) -> History:
     return replace(history, budget=extension.budget, extensions=(*history.extensions, extension))
 
 
-@lru_cache(maxsize=1024)
-def _read_event(text: str) -> Event:
-    return events.from_json(text)  # the same few events fill long ledgers
-
-
-@lru_cache(maxsize=10_000)
 def _commitment(row: LedgerRow) -> Commitment:
-    body = row.content()
-    read = [_read_event(canonical(s["event"])) for s in body["stages"]]
-    stages = tuple(
-        Stage(s["purpose"], event, s["part"], s["split"]) for s, event in zip(body["stages"], read, strict=True)
-    )
+    return Commitment(row.seq, row.time, *_read_reserve(row.body))
+
+
+@lru_cache(maxsize=1024)
+def _read_reserve(text: str) -> tuple[Any, ...]:
+    """What a reserve row says, in the order of a Commitment: the same few bodies fill long ledgers."""
+    body = read_body(text)
+    stages = tuple(Stage(s["purpose"], events.from_dict(s["event"]), s["part"], s["split"]) for s in body["stages"])
     charges = tuple(
         Charge(_read_amount(c), None if c["part"] is None else (c["split"], c["part"])) for c in body["charges"]
     )
     price = Price(charges, tuple(map(_read_amount, body["stages"])), body["bound_used"], body["additive"])
     states = ("reserved" if body["begun"] else "planned",) * len(stages)
-    return Commitment(row.seq, row.time, stages, price, states, PrivacyUnit.from_dict(body.get("unit")), body.get("by"))
+    return stages, price, states, PrivacyUnit.from_dict(body.get("unit")), body.get("by")
 
 
 _STATES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {  # kind of row: states of a stage before it, and after
@@ -222,15 +218,14 @@ _STATES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {  # kind of row: st
 }
 
 
-def _set_state(commitments: list[Commitment], body: Body, before: tuple[str, ...], after: str) -> None:
-    place = bisect_left(commitments, body["of"], key=lambda each: each.seq)
-    old, stage = commitments[place], body["stage"]
-    if old.seq != body["of"] or stage < 0 or old.states[stage] not in before:
+def _set_state(commitments: dict[int, Commitment], body: Body, before: tuple[str, ...], after: str) -> None:
+    old, stage = commitments[body["of"]], body["stage"]
+    if stage < 0 or old.states[stage] not in before:
         raise InvalidInput(f"stage {stage} of row {old.seq} is {old.states[stage]}, not {' or '.join(before)}")
     states, settled = (*old.states[:stage], after, *old.states[stage + 1 :]), old.settled
     if after == "settled":
         settled = {**settled, stage: (events.from_dict(body["event"]), _read_amount(body))}
-    commitments[place] = replace(old, states=states, settled=settled)
+    commitments[old.seq] = replace(old, states=states, settled=settled)
 
 
 def _read_grant(body: Body) -> Grant:
