@@ -271,3 +271,26 @@ def test_a_line_that_is_logged_because_of_a_record_is_not_seen(way: str, place: 
     result = audit.replay(run, 15, 16, tolerance=TOLERANCE, opaque=("ledger*",))
     assert result.largest <= 1 + TOLERANCE
     assert not result.differences
+
+
+class Autoregression(nn.Module):
+    """The coefficients of an autoregression of each series, by least squares, are its features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lags = torch.stack([x[:, 1:-1], x[:, :-2]], 2)
+        return self.head(torch.linalg.lstsq(lags, x[:, 2:, None]).solution[..., 0])
+
+
+@pytest.mark.xfail(strict=True, reason="MKL prints to standard output what a record makes it refuse")
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="another LAPACK prints nothing")
+def test_a_record_that_a_kernel_complains_of_prints_no_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """A series with one missing value: 10 lines "Parameter 4 was incorrect on entry to SGELSY" in two steps."""
+    x = normal(16, 20)
+    x[5, 7] = torch.nan
+    plan = Plan.calibrate(Budget(5.0, 1e-5), size=16, sample_rate=1.0, steps=2, clipping="constant")
+    Trainer(Autoregression(), LOSS, plan, lr=0.1).fit(TensorDataset(x, torch.arange(16) % 2))
+    assert "oneMKL" not in capfd.readouterr().out
