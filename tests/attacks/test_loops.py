@@ -285,7 +285,6 @@ class Autoregression(nn.Module):
         return self.head(torch.linalg.lstsq(lags, x[:, 2:, None]).solution[..., 0])
 
 
-@pytest.mark.xfail(strict=True, reason="MKL prints to standard output what a record makes it refuse")
 @pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="another LAPACK prints nothing")
 def test_a_record_that_a_kernel_complains_of_prints_no_line(capfd: pytest.CaptureFixture[str]) -> None:
     """A series with one missing value: 10 lines "Parameter 4 was incorrect on entry to SGELSY" in two steps."""

@@ -193,8 +193,9 @@ def runs_code(operation: Any) -> bool:
 
 # Some kernels take numbers for places in memory without a look at them, on a CPU. A label of ctc_loss that is no class
 # is read, and its gradient written, where another record's row lies. A coordinate of grid_sample that is not a number
-# ends the process in the backward pass. Both are one record's doing: here they are an IndexError, as other kernels
-# raise, and its record is the null record. On a GPU a look would make the processor wait (docs/privacy.md).
+# ends the process in the backward pass. Least squares of what is not finite print a line of LAPACK's before they fail.
+# All are one record's doing: here they are an IndexError, as other kernels raise, and its record is the null record. On
+# a GPU a look would make the processor wait (docs/privacy.md).
 
 Taken = Callable[[tuple[Any, ...]], Tensor]
 """Whether each number among the arguments of an operation is one that its kernel takes."""
@@ -213,25 +214,33 @@ def coordinates(args: tuple[Any, ...]) -> Tensor:
     return grid.isfinite()
 
 
+def equations(args: tuple[Any, ...]) -> Tensor:
+    """(matrices, right sides, ...)."""
+    left, right = args[0], args[1]
+    finite: Tensor = left.isfinite().all() & right.isfinite().all()
+    return finite
+
+
 UNCHECKED: Final[dict[Any, Taken]] = {
     torch.ops.aten._ctc_loss.default: labels_of_ctc,
     torch.ops.aten._ctc_loss.Tensor: labels_of_ctc,
     torch.ops.aten.grid_sampler_2d.default: coordinates,
+    torch.ops.aten.linalg_lstsq.default: equations,
 }
 
 
-def check_places(operation: Any, args: tuple[Any, ...]) -> None:
-    """Raise IndexError before a kernel takes a number that is no place.
+def check_numbers(operation: Any, args: tuple[Any, ...]) -> None:
+    """Raise IndexError before a kernel takes a number that it does not look at.
 
     Example:
         >>> image, coordinates = torch.ones(1, 1, 2, 2), torch.full((1, 1, 1, 2), torch.nan)
-        >>> check_places(torch.ops.aten.grid_sampler_2d.default, (image, coordinates))
+        >>> check_numbers(torch.ops.aten.grid_sampler_2d.default, (image, coordinates))
         Traceback (most recent call last):
             ...
-        IndexError: aten.grid_sampler_2d.default: a number that is no place
+        IndexError: aten.grid_sampler_2d.default: a number that its kernel does not take
     """
     if args[0].device.type == "cpu" and not bool(UNCHECKED[operation](args).all()):
-        raise IndexError(f"{operation}: a number that is no place")
+        raise IndexError(f"{operation}: a number that its kernel does not take")
 
 
 @cache
@@ -243,7 +252,7 @@ def takes_apart(kind: type) -> bool:
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tells a guard, before each operation, what the operation writes into memory that it did not see being made.
 
-    It raises where a kernel would take a number for a place that is none (``check_places``).
+    It raises where a kernel would be given a number that it does not take (``check_numbers``).
     ``held`` is all that code of the model which is not seen may write.
     """
 
@@ -268,7 +277,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except KeyError:
             writes = self._known[func] = writes_of(func) if hasattr(func, "_schema") else None
         if func in UNCHECKED:
-            check_places(func, args)
+            check_numbers(func, args)
         if writes is None or writes.foreign:
             self.guard.before_code(self._held)
         if writes is None:  # a higher-order operator says nothing of what it writes

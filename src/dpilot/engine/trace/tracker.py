@@ -74,7 +74,7 @@ from dpilot.engine.writes import (
     UNCHECKED,
     WriteGuard,
     Writes,
-    check_places,
+    check_numbers,
     runs_code,
     takes_apart,
     writes_of,
@@ -685,7 +685,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunction():  # what is asked of tensors here is no function of the model's
             try:
                 if func in UNCHECKED:
-                    check_places(func, args)
+                    check_numbers(func, args)
                 if operation.is_view:
                     run = self._run_resize if operation.writes else self._run_view
                     return run(func, args, kwargs or {})

@@ -60,15 +60,13 @@ def map_records(
         row (``sampling.scatter``), and one record more takes the place of at most one other. A record of another form,
         or for which ``function`` raises when it is alone, is the null record. In a chunk that does not compute another
         record stands in its place, and its row is dropped, so that the others are computed where, and beside as many,
-        as without it.
+        as without it. Where records compute alone and not beside each other, each stands in all places.
     """
     reader = Reader(dataset, collate, first_record(form, form[1].shape[0]))
     order, starts = draw_order(len(dataset)), range(0, len(dataset), chunk_size)
     for chunk in reader.chunks(order[start : start + chunk_size] for start in starts):
         together = try_quietly(partial(function, chunk.whole))
-        rows = _map_one_by_one(chunk.alone(), function) if together is None else together
-        if rows is not None:
-            yield rows
+        yield from _map_apart(chunk.alone(), function) if together is None else (together,)
 
 
 def draw_order(count: int) -> NDArray[np.int64]:
@@ -76,12 +74,23 @@ def draw_order(count: int) -> NDArray[np.int64]:
     return Chain(fresh_key("order of held-out records")).generator("order").permutation(count)
 
 
-def _map_one_by_one(alone: list[Any], function: Callable[[Any], Rows]) -> Rows | None:
-    computes = np.array([try_quietly(partial(function, each)) is not None for each in alone])
-    if not computes.any():
-        return None
-    stand_in = alone[int(np.flatnonzero(computes)[0])]
-    kept = [each if good else stand_in for each, good in zip(alone, computes, strict=True)]
-    ((whole, _),) = concatenate_records(kept, most=len(kept))
-    rows = try_quietly(partial(function, whole))
-    return None if rows is None else rows[np.flatnonzero(computes)]
+def _map_apart(alone: list[Any], function: Callable[[Any], Rows]) -> Iterator[Rows]:
+    """The rows of the records that compute when they are alone, where their chunk does not compute."""
+
+    def rows_of(records: list[Any]) -> Rows | None:
+        ((whole, _),) = concatenate_records(records, most=len(records))
+        return try_quietly(partial(function, whole))
+
+    computes = [try_quietly(partial(function, each)) is not None for each in alone]
+    places = np.flatnonzero(computes)
+    if not len(places):
+        return
+    stand_in = alone[places[0]]
+    together = rows_of([each if good else stand_in for each, good in zip(alone, computes, strict=True)])
+    if together is not None:
+        yield together[places]
+        return
+    for place in places:
+        own = rows_of([alone[place]] * len(alone))
+        if own is not None:
+            yield own[place : place + 1]
