@@ -106,7 +106,6 @@ def test_a_long_text_changes_no_other_padding() -> None:
     assert set(seen) == {(32, 16), (32, 64)}
 
 
-@pytest.mark.xfail(strict=True, reason="what a function raises because of one image leaves extract, with its number")
 @pytest.mark.parametrize("odd", [torch.nan, 1.0])
 def test_an_image_that_a_function_does_not_take_raises_nothing(odd: float) -> None:
     """The covariances of channels by their Cholesky factors: an image of one colour, or with a hole, has none."""

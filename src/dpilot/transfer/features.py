@@ -336,6 +336,7 @@ def extract(
 
     Edge cases:
         No images: (0, d), the width read from an image of zeros.
+        An image for which ``fn`` raises: a row that is not a number, which makes its record null.
 
     Example:
         >>> extract(lambda x: x.mean((2, 3)), torch.ones(5, 3, 8, 8), batch=2).shape
@@ -354,7 +355,7 @@ def extract(
             "extremes or counts over the block."
         )
     most = batch if verdict.kind == "apart" else 1
-    return extract_rows(lambda some: outputs(_call, model, some, len(some)), pictures, most)
+    return extract_rows(lambda some: _rows_of(model, some, made_up), pictures, most)
 
 
 def extract_rows(
@@ -374,6 +375,31 @@ def extract_rows(
                 for start, size in blocks(len(pictures), min(_LEAST, batch), batch)
             ]
         )
+
+
+def _rows_of(model: nn.Module, images: Tensor, made_up: Tensor) -> Tensor:
+    """What the model says of a block; of images for which it raises when they are alone, rows that are not numbers.
+
+    A made-up image stands in their places, so that the others are computed where they would be without them. Where
+    images compute alone and not beside each other, each stands in all places.
+    """
+
+    def attempt(some: Tensor) -> Tensor | None:
+        try:
+            return outputs(_call, model, some, len(some)).flatten(1).float()
+        except Exception:  # whatever an image made it raise: that would be seen
+            return None
+
+    if (whole := attempt(images)) is not None:
+        return whole
+    taken = torch.tensor([attempt(image[None]) is not None for image in images], device=images.device)
+    kept = torch.where(taken.view(-1, *(1,) * (images.dim() - 1)), images, made_up[:1])
+    rows = attempt(kept)
+    if rows is None:
+        each = [attempt(image.expand_as(images).contiguous()) for image in kept]
+        null = outputs(_call, model, made_up, len(made_up)).flatten(1)[0].float() * torch.nan
+        rows = torch.stack([null if own is None else own[place] for place, own in enumerate(each)])
+    return rows.masked_fill(~taken[:, None].to(rows.device), torch.nan)
 
 
 class _Function(nn.Module):
