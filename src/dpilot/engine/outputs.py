@@ -23,19 +23,22 @@ def outputs(call: Call, model: nn.Module, inputs: Any, n: int) -> Tensor:
     """The outputs of n samples, from one pass if they stay apart in it; else each from a pass over copies of itself.
 
     Guarantee:
-        Row i is a function of sample i, of its place, of n and of what is shared. What the model remembers is undone.
+        Row i is a function of sample i, of its place, of n and of what is shared. What the model remembers is undone,
+        and generators stand where they stood: all blocks of samples meet the same draws, so that it does not matter in
+        which of them a sample is.
     """
     before = GeneratorStates.now()
-    made, verdict = _judge(call, model, inputs, n)
-    if verdict.kind == "apart":
-        return made
 
     def row(i: int) -> Tensor:
         before.go_on()
         with preserve_state(model), run_eagerly():
             return call(model, batches.copies_of(inputs, n, i))[i]
 
-    return torch.stack([row(i) for i in range(n)])
+    try:
+        made, verdict = _judge(call, model, inputs, n)
+        return made if verdict.kind == "apart" else torch.stack([row(i) for i in range(n)])
+    finally:
+        before.go_on()
 
 
 @torch.no_grad()
