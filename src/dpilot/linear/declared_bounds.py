@@ -21,6 +21,7 @@ __all__ = ["STANDARDISED", "DeclaredBounds", "parse_bounds"]
 
 STANDARDISED = "standardised"
 _NEAR = 0.1  # (1, 1000) is about magnitudes, which lie about 0; (18, 90) and (1990, 2020) are not
+_LEAST_WIDTH = 1e-250  # a width that noise alone finds is as small as 2^-60 of it, and must not underflow
 _FORM = (
     'expected None (bought), "standardised", or {"X": (lower, upper), "y": (lower, upper)}, each end a number or one a '
     "column, nan where it is to be bought"
@@ -115,8 +116,10 @@ def _ends(pair: Any, columns: int) -> tuple[Floats, Floats]:
         raise InvalidInput(f"bounds has {pair!r} for {columns} columns: {_FORM}.") from None
     missing = np.isnan(lower) & np.isnan(upper)
     with np.errstate(over="ignore", invalid="ignore"):
-        if not np.all(missing | (np.isfinite(upper - lower) & (lower < upper))):
-            raise InvalidInput(f"bounds has {pair!r}: expected finite lower < upper, or nan for both.")
+        if not np.all(missing | (np.isfinite(upper - lower) & (upper - lower >= _LEAST_WIDTH))):
+            raise InvalidInput(
+                f"bounds has {pair!r}: expected finite lower < upper, at least {_LEAST_WIDTH:g} apart, or nan for both."
+            )
     return lower, upper
 
 

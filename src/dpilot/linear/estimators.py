@@ -99,8 +99,8 @@ class LinearRegression(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     ) -> Self:
         """Fit on a table in partitions: parquet files, frames (of polars, also lazy ones), or functions that give one.
 
-        ``run(task, numbers)`` carries out ``task(number)`` for each partition, on threads, processes or a cluster, and
-        gives the results in any order: ``map``, ``executor.map``, or with Dask
+        ``run(task, numbers)`` carries out ``task(number)`` for each partition, on threads or a cluster, and gives the
+        results in any order: ``map``, ``ThreadPoolExecutor().map``, or with Dask
         ``lambda task, numbers: client.gather(client.map(task, numbers))``. The Gram pass goes through it.
 
         Guarantee:

@@ -81,6 +81,7 @@ class PrivateStandardScaler(OneToOneFeatureMixin, TransformerMixin, PrivateEstim
         self.lower_, self.upper_ = scaling.lower[:-1], scaling.upper[:-1]
         return self
 
+    @np.errstate(all="ignore")  # whatever the caller set: an underflow would reveal one record
     def transform(self, X: Any) -> Floats:
         """Values pulled into their interval, measured from the centre in widths; ids are left out."""
         check_is_fitted(self)

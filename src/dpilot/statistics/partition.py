@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
@@ -10,6 +11,7 @@ import numpy as np
 from scipy.stats import norm
 
 from dpilot import _validate
+from dpilot.hardened import grid_size
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release_sample
 from dpilot.privacy.events import ApproxDP, Composed
 
@@ -25,7 +27,8 @@ def partitions_event(noise_multiplier: float, threshold: float) -> Composed:
     (Gaussian(noise_multiplier=2.0), 2.87e-07)
     """
     sigma, least = _validate.positive(noise_multiplier=noise_multiplier), _validate.number(threshold=threshold)
-    return Composed((gaussian_event(sigma), ApproxDP(0.0, float(norm.sf((least - 1) / sigma)))))
+    grid, deviation = _widest_noise(sigma)
+    return Composed((gaussian_event(sigma), ApproxDP(0.0, float(norm.sf((least - 1 - grid) / deviation)))))
 
 
 def threshold_for(noise_multiplier: float, delta: float) -> float:
@@ -35,7 +38,17 @@ def threshold_for(noise_multiplier: float, delta: float) -> float:
     10.507
     """
     sigma, chance = _validate.positive(noise_multiplier=noise_multiplier), _validate.open_unit(delta=delta)
-    return float(1 + sigma * norm.isf(chance)) * (1 + 1e-12)
+    grid, deviation = _widest_noise(sigma)
+    return float(1 + grid + deviation * norm.isf(chance)) * (1 + 1e-12)
+
+
+def _widest_noise(sigma: float) -> tuple[float, float]:
+    """The grid of hardened noise on a block of counts, and its standard deviation there: that of float noise is sigma.
+
+    Rounded to the grid a noisy count is above the threshold only if it lies above the threshold less the grid.
+    """
+    grid = grid_size(1.0, sigma)
+    return grid, sigma * (1 + grid * math.sqrt(_BLOCK))
 
 
 def partitions(
@@ -54,7 +67,8 @@ def partitions(
 
     Guarantee:
         ``partitions_event``: one Gaussian of sensitivity 1 if another record holds the new one's value, and
-        (0, delta) with delta = P[1 + N(0, sigma^2) > threshold] if none does (docs/proofs/partition.md).
+        (0, delta) if none does, with delta = P[1 + N(0, sigma^2) > threshold] of the widest noise, which is hardened
+        (docs/proofs/partition.md).
 
     Edge cases:
         a value of few records    is missed, as a rule

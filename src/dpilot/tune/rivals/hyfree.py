@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dpilot import _validate
+from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.privacy import accountant
 from dpilot.privacy.budget import Budget
@@ -59,7 +60,15 @@ def hyfree(
 
     Guarantee:
         Steps and looks are Gaussians at multipliers fixed beforehand: mu^2 adds, exactly. Null records enter nothing.
+
+    Raises:
+        InvalidInput: if the task protects units of many rows, which the method does not know.
     """
+    if not task.unit.is_record:
+        raise InvalidInput(
+            f"the task protects {task.unit}: expected records, whose gradients and losses are added up row by row. "
+            "Use linear_scaling or the autopilot for units."
+        )
     looks, whole = math.ceil(_validate.count(steps=steps) / _validate.count(every=every)), gdp_mu(budget)
     part = _validate.open_unit(share=share)
     sigma, sigma_loss = math.sqrt(steps / (1 - part)) / whole, math.sqrt(looks / part) / whole
