@@ -36,19 +36,22 @@ _TUNING: Final = {
     "nothing else to count.",
     "given": "No trial is inside the total: the settings were given to this run.",
 }
-_OTHERWISE: Final = (
-    "For no group is it surely right less often, or surely missed more often; but there are other differences that are "
-    "more than chance (95 % sure)."
-)
-_NO: Final = "Not that one could tell."
 _SILENT: Final = "The record does not say. The list of costs names everything that is inside the total."
 
 
 class Answer(NamedTuple):
-    """A question and the sentences that answer it."""
+    """A question and the sentences that answer it, the shortest answer first."""
 
     question: str
     sentences: tuple[str, ...]
+
+    @property
+    def short(self) -> str:
+        return self.sentences[0]
+
+    @property
+    def rest(self) -> tuple[str, ...]:
+        return self.sentences[1:]
 
 
 def answers(record: FitRecord, promise: Promise, about: About, folder: RunFolder | None = None) -> tuple[Answer, ...]:
@@ -56,7 +59,7 @@ def answers(record: FitRecord, promise: Promise, about: About, folder: RunFolder
 
     ``folder``: that of the run, where the page lies in it.
     """
-    found = groups(record.metrics)
+    found = groups(record.metrics, about.texts.get("favourable", ""))
     said = (
         _protected(record, about),
         _strength(record, promise),
@@ -64,7 +67,7 @@ def answers(record: FitRecord, promise: Promise, about: About, folder: RunFolder
         _quality(record, about),
         (NO_GROUPS,)
         if found is None
-        else (_worse(found), *_group_comparison(record, about, found), *_same_reserve(record)),
+        else (found.short, *_group_comparison(record, about, found), *_same_reserve(record)),
         ledger_sentences(record, about, folder),
         tuple(_unprotected(record)),
         _checks(record, about, folder),
@@ -84,11 +87,11 @@ def _protected(record: FitRecord, about: About) -> tuple[str, ...]:
         one, three = (words.upward(rows * epsilon) for rows in (1, 3))
         told = _closed(about.texts.get("rows_per_person"))
         rest: tuple[str, ...] = (
-            f"How many rows a person may have, as whoever wrote this page says: {told}."
+            f"Rows of one person, as whoever wrote this page says: {told}."
             if told
             else "How many rows a person may have was not filled in: ask whoever ran it.",
-            f"Whoever has 3 rows is protected less: for all of them read epsilon {three} instead of {one}, and delta "
-            f"{words.upward(rows_delta(epsilon, delta, 3), 3)}.",
+            f"Somebody with 3 rows would be protected less: for all of them read epsilon {three} instead of {one}, and "
+            f"delta {words.upward(rows_delta(epsilon, delta, 3), 3)}.",
         )
     else:
         first = (
@@ -113,13 +116,6 @@ def rows_delta(epsilon: float, delta: float, rows: int) -> float:
     return min(1.0, delta * sum(factor(place * epsilon) for place in range(rows)))
 
 
-def _worse(found: GroupView) -> str:
-    """For which groups it is surely worse, first."""
-    if found.worse:
-        return f"Yes, more than chance (95 % sure): {'; '.join(found.worse)}."
-    return _OTHERWISE if found.real else _NO
-
-
 def who(record: FitRecord) -> str:
     return str(record.privacy.get("unit_name") or "record")
 
@@ -134,7 +130,8 @@ def _strength(record: FitRecord, promise: Promise) -> tuple[str, ...]:
     epsilon, one = float(record.privacy["epsilon"]), who(record)
     content = words.at_most(belief(0.5, 2 * epsilon).most)
     return (
-        f"{promise.grade} {SCALE}",
+        promise.grade,
+        SCALE,
         f"Somebody who thinks it an even chance that a certain {one} is in the data may become at most {promise.even} "
         f"sure of it (epsilon {promise.epsilon}: the odds move by a factor of at most {promise.factor}).",
         f"Somebody who knows that the {one} is there, and doubts evenly between two things it may say, may become at "
@@ -176,14 +173,14 @@ def _closed(text: str | None) -> str:
 def _quality(record: FitRecord, about: About) -> tuple[str, ...]:
     top, found = headline(record.metrics), verdict(record.metrics)
     if top is None:
-        said: tuple[str, ...] = ("No figure was released for this run: how good it is cannot be told from this page.",)
+        first = "No figure was released for this run: how good it is cannot be told from this page."
     elif top.sampling == NOT_KNOWN:
-        said = (f"{top.label}: {top.value}, exact, on data declared public.",)
+        first = f"{top.label}: {top.value}, exact, on data declared public."
     else:
-        said = (f"{top.label}: {top.value} (in the population {top.sampling}).",)
-    said = (*_reserve(record, about), *said)
+        first = f"{top.label}: {top.value} (in the population {top.sampling})."
     verdicts = () if found is None else (found.sentence,)
-    return (*said, *verdicts, *_by_class(record), baseline_sentence(record, about))
+    rest = (*verdicts, *_by_class(record), baseline_sentence(record, about))
+    return (first, *_reserve(record, about), *rest)
 
 
 def _reserve(record: FitRecord, about: About) -> tuple[str, ...]:
@@ -197,8 +194,8 @@ def _reserve(record: FitRecord, about: About) -> tuple[str, ...]:
             "records, they are too good.",
         )
     return (
-        "What follows holds if the figures were measured on records that training did not use, which the record "
-        "does not say; if not, they are too good.",
+        "That holds if the figures were measured on records that training did not use, which the record does not say; "
+        "if not, they are too good.",
     )
 
 
@@ -231,11 +228,13 @@ def is_apart(record: FitRecord) -> bool:
 def known_fields(record: FitRecord) -> tuple[str, ...]:
     """The fields of ``About`` that need not be asked for: the record knows them."""
     found = groups(record.metrics)
+    sided = found is not None and found.sided
     asked = (
         record.privacy.get("unit_name") is None,
         record.privacy.get("tuning") == "given",
         has_reserve(record),
-        found is not None and found.sided,
+        sided,
+        sided,
     )
     return tuple(name for name, open_ in zip(OPEN, asked, strict=True) if not open_)
 
@@ -301,16 +300,17 @@ def ledger_sentences(record: FitRecord, about: About, folder: RunFolder | None =
         files = {None: "", True: " It is the file ledger in the run's folder.", False: " Its file was not kept."}
         kept = files[None if folder is None else folder.ledger]
         return (
-            "What is left of a budget of the data is not counted here: no shared ledger was used, and what else is "
-            f"done with the same data this page does not know. {_whom(about)}",
+            "What is left of a budget of the data is not counted here: no shared ledger was used.",
+            f"What else is done with the same data this page does not know. {_whom(about)}",
             f"This run had a ledger of its own, for itself alone: {amounts}.{kept}",
             *([apart] if more > 1e-6 else []),
         )
     where = ledger.get("where")
     path = f" ({where}, a path on the machine of whoever ran it)" if where else ""
+    left, total = (ledger[name]["epsilon"] for name in ("left", "total"))
     return (
-        f"The ledger of the data set {ledger.get('dataset')!r}, which other runs may share, when this run ended: "
-        f"{amounts}.",
+        f"Of epsilon {words.number(total)} for these data, {left_text(left, total)} was left when this run ended.",
+        f"The ledger of the data set {ledger.get('dataset')!r}, which other runs may share, says so: {amounts}.",
         f"{_whom(about)} Or run dpilot ledger show with the ledger's path{path}, to see what is left today.",
         "Where nothing is left, nothing more may be computed from these data under this total.",
     )
@@ -354,17 +354,20 @@ def left_text(left: float, total: float, digits: int = 4) -> str:
 
 
 def _group_comparison(record: FitRecord, about: About, found: GroupView) -> Iterator[str]:
-    """The differences, what they mean for the purpose, and what was compared, where the columns are named."""
+    """The verdicts, what they mean for the purpose, and what was compared, where the columns are named."""
     yield from found.sentences
+    good, means = (_closed(about.texts.get(name)) for name in ("favourable", "means"))
     if found.sided:
-        means = _closed(about.texts.get("means"))
+        told = [*([f"“{good}” is good to get"] if good else []), *([means] if means else [])]
         yield (
-            f"What a prediction leads to, as whoever wrote this page says: {means}."
-            if means
-            else f"Whether being predicted {found.second} helps or harms somebody was not filled in: ask whoever ran "
-            "it."
+            f"As whoever wrote this page says: {'; '.join(told)}."
+            if told
+            else "What a prediction leads to, and which is good to get, was not filled in: ask whoever ran it."
         )
-        yield "Whether a difference is in the data or made by the model cannot be read from this."
+    yield (
+        "Surely means 95 % sure, with noise and chance allowed for. Whether the data or the model makes a difference "
+        "cannot be read from this."
+    )
     named = record.data.get("protected")
     names = [named] if isinstance(named, str) else list(named or found.attributes)
     if not names:
@@ -375,15 +378,11 @@ def _group_comparison(record: FitRecord, about: About, found: GroupView) -> Iter
     if isinstance(read, list | tuple):
         used = [name for name in names if name in read]
         inputs = (
-            f"The model reads {_and(used)}."
+            f"The model reads {words.listed(used)}."
             if used
-            else f"The model does not read {_and(names, 'or')}; other columns may stand in for them."
+            else f"The model does not read {words.listed(names, 'or')}; other columns may stand in for them."
         )
-    yield f"Only {_and(names)} {'were' if len(names) > 1 else 'was'} compared. {inputs}".strip()
-
-
-def _and(names: list[str], word: str = "and") -> str:
-    return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else names[0]
+    yield f"Only {words.listed(names)} {'were' if len(names) > 1 else 'was'} compared. {inputs}"
 
 
 def unprotected_names(record: FitRecord) -> list[str]:

@@ -81,6 +81,34 @@ def headline(metrics: Sequence[MetricRecord]) -> FigureRow | None:
     return None if first is None else _row(first, Scale(0.0, 1.0), find_untold(metrics), names=True)
 
 
+class Gauge(NamedTuple):
+    """The first figure on an axis beside what it is compared with: places in percent."""
+
+    at: float
+    ends: Span
+    common: float | None
+    baseline: float | None
+    ticks: tuple[Tick, ...]
+
+
+def gauge(metrics: Sequence[MetricRecord], baseline: float | None) -> Gauge | None:
+    """None where the first figure is no share that can be told."""
+    first = next((metric for metric in metrics if metric.of == ""), None)
+    if first is None or not _overall(first) or first in find_untold(metrics):
+        return None
+    share = next((each.value for each in metrics if key(each.name) == "share_of_the_most_common_class"), None)
+    common = share if share is not None and words.is_finite(share) else None
+    known = [each for each in (first.value, *first.sampling, common, baseline) if each is not None]
+    axis = Scale.over(known)
+    return Gauge(
+        axis.place(first.value),
+        _place(first.sampling, axis) or (axis.place(first.value),) * 2,
+        None if common is None else axis.place(common),
+        None if baseline is None else axis.place(baseline),
+        axis.ticks(kind(first.name).say),
+    )
+
+
 def _overall(metric: MetricRecord) -> bool:
     """Whether it shares the axis of the overall figures: a figure of everything, between -1 and 1 as released."""
     inside = words.is_finite(metric.value) and -1 <= metric.value <= 1

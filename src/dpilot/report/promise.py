@@ -38,6 +38,11 @@ class Promise:
     def private(self) -> bool:
         return not self.alarms
 
+    @property
+    def word(self) -> str:
+        """The grade in one word."""
+        return self.grade.partition(":")[0].partition(",")[0].lower()
+
 
 def promise(record: FitRecord) -> Promise:
     """The statement of a record.
@@ -93,6 +98,10 @@ def _large(delta: float, data: Mapping[str, Any]) -> str:
     )
 
 
+PRIORS: Final = (0.001, 0.01, 0.1, 0.5, 0.9)
+"""How sure somebody may be before."""
+
+
 class Belief(NamedTuple):
     """How sure somebody was of a statement about one record, and the least and most they may be afterwards."""
 
@@ -139,7 +148,7 @@ def beliefs(epsilon: float) -> tuple[tuple[str, str, str], ...]:
     >>> beliefs(1.0)[3]
     ('50 %', '26.8 %', '73.2 %')
     """
-    rows = (belief(prior, epsilon) for prior in (0.001, 0.01, 0.1, 0.5, 0.9))
+    rows = (belief(prior, epsilon) for prior in PRIORS)
     return tuple((words.percent(row.before), words.at_least(row.least), words.at_most(row.most)) for row in rows)
 
 
@@ -150,7 +159,7 @@ _GRADES: Final = (
     (math.inf, "Hardly: at this epsilon the promise alone rules out little."),
 )
 SCALE: Final = (
-    "(The scale of this page, a convention: up to epsilon 1 strong, to 3 moderate, to 5 weak, above hardly any.)"
+    "The scale of this page is a convention: up to epsilon 1 strong, to 3 moderate, to 5 weak, above hardly any."
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, Final
 
@@ -94,6 +94,15 @@ def between(low: object, high: object, say: Callable[[object], str]) -> str:
     ('84.3 to 85.9 %', '−1.5 to 2')
     """
     return f"{say(low).removesuffix(' %').removesuffix(' points')} to {say(high)}"
+
+
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """Names in a row.
+
+    >>> listed(["a", "b", "c"]), listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def powers(text: str) -> str:
