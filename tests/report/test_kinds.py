@@ -185,7 +185,7 @@ def test_what_is_good_to_get_is_a_class_of_the_record(folder: Path) -> None:
     record = page.read(folder)
     asked, filled = (answer(page.render(record, about=each), QUESTIONS[4]) for each in ({}, {"favourable": "no"}))
     assert "which is good to get, was not filled in" in asked
-    assert "“no” is good to get" in filled
+    assert "to be predicted “no” is good" in filled
     with pytest.raises(InvalidInput, match=r"favourable is 'maybe': expected one of 'no', 'yes'"):
         page.render(record, about={"favourable": "maybe"})
 

@@ -101,7 +101,11 @@ def _protected(record: FitRecord, about: About) -> tuple[str, ...]:
         alone = f"A row without a {name} is protected by itself: whoever is behind several of them, one row at a time."
         rest = (alone,) * (record.privacy.get("missing_unit") == "row")
     origin = about.texts.get("data_origin")
-    data = () if origin else ("What the rows are about was not filled in: ask whoever ran it.",)
+    data = (
+        f"The rows, as whoever wrote this page says: {_closed(origin)}."
+        if origin
+        else "What the rows are about was not filled in: ask whoever ran it.",
+    )
     figures = any(entry.get("purpose") == entries.EVALUATION for entry in record.ledger)
     measured = ("The records that the figures were measured on are protected in the same way.",) * figures
     return (*first, *measured, *data, *rest, seen)
@@ -358,7 +362,7 @@ def _group_comparison(record: FitRecord, about: About, found: GroupView) -> Iter
     yield from found.sentences
     good, means = (_closed(about.texts.get(name)) for name in ("favourable", "means"))
     if found.sided:
-        told = [*([f"“{good}” is good to get"] if good else []), *([means] if means else [])]
+        told = [*([f"to be predicted “{good}” is good"] if good else []), *([means] if means else [])]
         yield (
             f"As whoever wrote this page says: {'; '.join(told)}."
             if told
@@ -403,7 +407,7 @@ def _unprotected(record: FitRecord) -> Iterator[str]:
             "believed small and is not measured here."
         )
     yield (
-        "May be published, but for that: the model, this page, the files of the run's folder and the lines of the "
+        "May be published: the model, this page, the files of the run's folder and the lines of the "
         "ledger. To be kept secret: the data, and the secret file of a run until the run has ended, when it is "
         "removed. The promise has no end, and what is published cannot be called back."
     )
@@ -429,8 +433,9 @@ def _checks(record: FitRecord, about: About, folder: RunFolder | None) -> tuple[
 def _statement(folder: RunFolder | None, *, apart: bool) -> str:
     also = " (that of the figures, which was paid apart, included)" if apart else ""
     what = (
-        "dpilot verify RUN compares every file with its fingerprint there, recomputes epsilon from the list of what "
-        f"was paid for{also}, prints each check as held or FAILED, and ends with an error if one failed"
+        "dpilot verify RUN compares every file named there with its fingerprint (card.md and deployment.yaml have none, "
+        f"as they are meant to be edited), recomputes epsilon from the list of what was paid for{also}, prints each "
+        "check as held or FAILED, and ends with an error if one failed"
     )
     if folder is None:
         return f"If the folder holds a statement.json: {what}; it prints who signed, if anybody did."

@@ -223,9 +223,9 @@ def _of_classes(
 
     wrong = {of: _error(rate) for of, rate in found.get("group_accuracy", {}).items()}
     few = frozenset(of for of, rate in wrong.items() if rate == UNTOLD)
-    more = "it is wrong more often than for all others"
-    mistakes = _Measure("Wrong, in all", "how often it is wrong", more, gaps("group_against_others", -1), wrong)
     share = next(iter(found.get("predicted_against_others", {}).values()), None)
+    more = f"it is wrong more often than for all others{'' if share is None else ', both kinds of mistakes together'}"
+    mistakes = _Measure("Wrong, in all", "how often it is wrong", more, gaps("group_against_others", -1), wrong)
     if share is None:
         return _Measures((), (), (mistakes,), few)
     second = share.of.rpartition(", class ")[2]
