@@ -433,9 +433,9 @@ def _checks(record: FitRecord, about: About, folder: RunFolder | None) -> tuple[
 def _statement(folder: RunFolder | None, *, apart: bool) -> str:
     also = " (that of the figures, which was paid apart, included)" if apart else ""
     what = (
-        "dpilot verify RUN compares every file named there with its fingerprint (card.md and deployment.yaml have none, "
-        f"as they are meant to be edited), recomputes epsilon from the list of what was paid for{also}, prints each "
-        "check as held or FAILED, and ends with an error if one failed"
+        "dpilot verify RUN compares every file named there with its fingerprint (card.md and deployment.yaml, meant to "
+        f"be edited, have none), recomputes epsilon from the list of what was paid for{also}, prints each check as "
+        "held or FAILED, and ends with an error if one failed"
     )
     if folder is None:
         return f"If the folder holds a statement.json: {what}; it prints who signed, if anybody did."
