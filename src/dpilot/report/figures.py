@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from dpilot.records import MetricRecord
 from dpilot.report import words
 from dpilot.report.confusion import cells_of
-from dpilot.report.kinds import AGAINST_OTHERS, DRAWN, is_known, key, kind
+from dpilot.report.kinds import AGAINST_OTHERS, DRAWN, OF_GROUPS, is_known, key, kind
 from dpilot.report.scale import Scale, Tick
 from dpilot.report.verdict import find_untold, value_text
 
@@ -111,7 +111,7 @@ def gauge(metrics: Sequence[MetricRecord], baseline: float | None) -> Gauge | No
 
 def _overall(metric: MetricRecord) -> bool:
     """Whether it shares the axis of the overall figures: a figure of everything, between -1 and 1 as released."""
-    inside = words.is_finite(metric.value) and -1 <= metric.value <= 1
+    inside = words.is_finite(metric.value) and -1 <= metric.value <= 1 and key(metric.name) not in OF_GROUPS
     return metric.of == "" and inside and is_known(metric.name) and kind(metric.name).form in ("share", "score")
 
 
