@@ -117,7 +117,7 @@ def test_what_is_folded_is_printed(browser: Any, tmp_path: Path) -> None:
     for media in ("screen", "print"):
         tab.emulate_media(media=media)
         heights.append(tab.evaluate(folded))
-    assert len(heights[0]) == 4
+    assert len(heights[0]) == 3
     assert all(screen < printed for screen, printed in zip(*heights, strict=True))
     tab.close()
 

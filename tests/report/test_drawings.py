@@ -133,7 +133,7 @@ def test_figures_on_other_scales_do_not_share_an_axis() -> None:
 
 def test_the_names_that_scores_writes_are_known() -> None:
     titles = [family.title for family in families(metrics(("a", "b"), ("x", "y")))]
-    assert titles == ["Overall", "Accuracy by group", "Between groups", "By class"]
+    assert titles == ["Overall", "Extremes and gaps", "Accuracy by group", "By class"]
 
 
 def test_a_confusion_table_has_each_cell_in_its_place() -> None:
@@ -259,7 +259,7 @@ def test_several_attributes_share_the_tables_of_their_figures() -> None:
     assert [(family.title, [row.label for row in family.rows]) for family in found] == [
         ("Accuracy by group", ["sex = f", "sex = m", "race = x"]),
         (
-            "Between groups",
+            "Extremes and gaps",
             [f"{name}: {of}" for name in ("Worst group", "Demographic parity", "Equal opportunity gap") for of in both],
         ),
     ]
@@ -321,21 +321,24 @@ def test_mistakes_alone_are_worse_in_part() -> None:
     assert known is not None
     assert open_ is not None
     assert known.short == (
-        "In part: for sex = f it is surely wrong more often; whether any group is wrongly predicted “ill” more often "
-        "cannot be told."
+        "Partly: mistakes in all are surely more for sex = f, but being wrongly predicted “ill” is not surely more for "
+        "any group."
     )
     assert known.sentences[0] == (
-        "sex: no sure difference in how often those truly “well” are wrongly predicted “ill”; the largest, 1 points "
-        "for f, may be chance (−1 to 3 points)."
+        "sex: no sure difference in how often those truly “well” are wrongly predicted “ill” (f 20 %, m 20 %); the "
+        "largest, 1 points for f, may in truth be anything from −1 to 3 points."
     )
     assert known.sentences[1] == (
         "sex, but sure: for f it is wrong more often than for all others, both kinds of mistakes together, by 8 to 12 "
         "points."
     )
-    assert open_.short == "In part: for sex = f it is surely wrong more often; in which kind of mistake cannot be told."
+    assert open_.short == (
+        "Partly: mistakes in all are surely more for sex = f, but each kind of mistake alone is not surely more for "
+        "any group."
+    )
     quiet = groups(two_classes(predicted=0.01))
     assert quiet is not None
-    assert quiet.short == "Not that one could tell: for no group is it surely worse."
+    assert quiet.short.startswith("Not surely: no difference that is to the worse of a group")
 
 
 def test_no_two_numbers_of_a_group_seem_to_contradict_each_other() -> None:

@@ -134,9 +134,9 @@ def test_eight_questions_are_answered_on_every_page(folder: Path, text: str) -> 
     assert ("at most 8 count" if kind == "table" else "Every single record") in protected
     assert f"at most {statement.even} sure" in strongly
     assert f"a factor of at most {statement.squared}" in strongly
-    assert tuning.startswith("No trial" if kind in ("trained", "own_loop", "probe") else "Yes.")
+    assert tuning.startswith("No setting" if kind in ("trained", "own_loop", "probe") else "Yes.")
     assert ("Every setting that was tried" in tuning) == (kind in ("estimator", "regression", "tuned"))
-    assert ("is left, all at delta" in left or "the rest, all at delta" in left) == (kind != "table")
+    assert ("is left, all at delta" in left or "closes it, all at delta" in left) == (kind != "table")
     figures = {"regression", "own_loop", "probe", "tuned"}
     assert ("No figure was released" in quality) == (kind in figures)
     assert "cannot say what privacy cost" in quality
@@ -175,7 +175,7 @@ def test_a_table_shows_groups_errors_and_what_drives_it(text: str) -> None:
     words = seen(text)
     assert "sex: each group beside all others" in words
     assert "Truly “no”, predicted “yes”" in words
-    assert "Figures of groups, to compare models by" in words
+    assert "Figures to compare models by" in words
     assert "What drives the prediction" in words
     assert "ROC: true positives against false positives" in words
 

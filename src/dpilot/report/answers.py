@@ -34,7 +34,7 @@ _TUNING: Final = {
     "inside": "Yes. Every setting that was tried on the records, and every score it got, is inside the total.",
     "none": "Yes. No setting was tried on the records: all follow from numbers declared beforehand, so there is "
     "nothing else to count.",
-    "given": "No trial is inside the total: the settings were given to this run.",
+    "given": "No setting was tried in this run: all were given to it, so no trial is inside the total.",
 }
 _SILENT: Final = "The record does not say. The list of costs names everything that is inside the total."
 
@@ -67,7 +67,7 @@ def answers(record: FitRecord, promise: Promise, about: About, folder: RunFolder
         _quality(record, about),
         (NO_GROUPS,)
         if found is None
-        else (found.short, *_group_comparison(record, about, found), *_same_reserve(record)),
+        else (found.short, *_group_comparison(record, about, found), *_same_reserve(record, about)),
         ledger_sentences(record, about, folder),
         tuple(_unprotected(record)),
         _checks(record, about, folder),
@@ -84,14 +84,16 @@ def _protected(record: FitRecord, about: About) -> tuple[str, ...]:
     if name is None:
         first = ("Every single record, which is one row of the data: whether it is in the data, and what it says.",)
         epsilon, delta = (float(record.privacy[each]) for each in ("epsilon", "delta"))
-        one, three = (words.upward(rows * epsilon) for rows in (1, 3))
+        one = words.upward(epsilon)
+        three = words.upward(3 * words.ceiling(epsilon))
         told = _closed(about.texts.get("rows_per_person"))
         rest: tuple[str, ...] = (
             f"Rows of one person, as whoever wrote this page says: {told}."
             if told
             else "How many rows a person may have was not filled in: ask whoever ran it.",
             f"Somebody with 3 rows would be protected less: for all of them read epsilon {three} instead of {one}, and "
-            f"delta {words.upward(rows_delta(epsilon, delta, 3), 3)}.",
+            f"a chance of failure (delta) of {words.one_in(rows_delta(epsilon, delta, 3))} instead of "
+            f"{words.one_in(delta)}.",
         )
     else:
         first = (
@@ -134,10 +136,10 @@ def _strength(record: FitRecord, promise: Promise) -> tuple[str, ...]:
     epsilon, one = float(record.privacy["epsilon"]), who(record)
     content = words.at_most(belief(0.5, 2 * epsilon).most)
     return (
-        promise.grade,
-        SCALE,
-        f"Somebody who thinks it an even chance that a certain {one} is in the data may become at most {promise.even} "
-        f"sure of it (epsilon {promise.epsilon}: the odds move by a factor of at most {promise.factor}).",
+        f"Somebody who thinks it an even chance (50 %) that a certain {one} is in the data may become at most "
+        f"{promise.even} sure of it.",
+        f"That is epsilon {promise.epsilon}: the odds move by a factor of at most {promise.factor}. {promise.grade} "
+        f"{SCALE}",
         f"Somebody who knows that the {one} is there, and doubts evenly between two things it may say, may become at "
         f"most {content} sure (a factor of at most {promise.squared}).",
         f"For each {one} there is a chance of {promise.delta_in} (delta) that this does not hold.",
@@ -149,10 +151,9 @@ def _tuning_share(record: FitRecord) -> tuple[str, ...]:
     share = record.plan.get("tuning_share")
     if record.privacy.get("tuning") != "inside" or not words.is_finite(share) or not share:
         return ()
-    scores = next((each.share for each in entries.spent_on(record) if each.purpose == "score"), "")
     return (
-        f"Trying and choosing took about {words.number(100 * float(share), 2)} % of the training part's budget"
-        + (f"; their scores took {scores} of the held-out part's, which are other records." if scores else "."),
+        f"Trying and choosing took about {words.number(100 * float(share), 2)} % of what training could spend. (The "
+        "epsilons of single trials do not add up to that: together they are cheaper.)",
     )
 
 
@@ -162,10 +163,10 @@ def _settings(record: FitRecord, about: About) -> Iterator[str]:
         return
     source = _closed(about.texts.get("settings_from"))
     yield (
-        f"Where they come from, as whoever wrote this page says: {source}. If others were tried on the same records, "
-        "that comes on top"
+        f"They come from this, as whoever wrote this page says: {source}. If others were tried on the same records "
+        "before, that comes on top"
         if source
-        else "Whether others were tried on the same records is not known; if so, that comes on top"
+        else "Whether others were tried on the same records before is not known; if so, that comes on top"
     ) + ", and counts only where it stands in the same ledger."
 
 
@@ -184,7 +185,18 @@ def _quality(record: FitRecord, about: About) -> tuple[str, ...]:
         first = f"{top.label}: {top.value} (in the population {top.sampling})."
     verdicts = () if found is None else (found.sentence,)
     rest = (*verdicts, *_by_class(record), baseline_sentence(record, about))
-    return (first, *_reserve(record, about), *rest)
+    return (first, *_reserve(record, about), *_held_out(record), *rest)
+
+
+def _held_out(record: FitRecord) -> Iterator[str]:
+    """How many records the figures are of, where a share of them was kept apart."""
+    share, size = record.data.get("held_out"), record.data.get("size")
+    if record.metrics and words.is_finite(share) and words.is_finite(size):
+        also = ". The trials were scored on them too" if record.trials else ""
+        yield (
+            f"Measured on about {words.number(round(share * size))} of the {words.number(size)} records, drawn in "
+            f"secret, which training did not use{also}."
+        )
 
 
 def _reserve(record: FitRecord, about: About) -> tuple[str, ...]:
@@ -203,9 +215,9 @@ def _reserve(record: FitRecord, about: About) -> tuple[str, ...]:
     )
 
 
-def _same_reserve(record: FitRecord) -> tuple[str, ...]:
+def _same_reserve(record: FitRecord, about: About) -> tuple[str, ...]:
     said = "As above: if training used the records that were measured, these differences may be wrong."
-    return (said,) * has_reserve(record)
+    return (said,) * (has_reserve(record) and not about.texts.get("measured_on"))
 
 
 def has_reserve(record: FitRecord) -> bool:
@@ -281,7 +293,7 @@ def baseline_sentence(record: FitRecord, about: About) -> str:
     source = f" ({about.baseline_source})" if about.baseline_source else ""
     return (
         f"Without privacy: {say(about.baseline)}, a figure from data declared public{source}, supplied by the writer "
-        "of this page and not computed from the records."
+        "of this page and not computed from the records: a rough comparison."
     )
 
 
@@ -299,23 +311,23 @@ def ledger_sentences(record: FitRecord, about: About, folder: RunFolder | None =
         apart = (
             f"Whoever ran it paid apart for the figures on this page: epsilon {words.upward(more, 3)} more, "
             f"{words.upward(record.privacy['epsilon'])} in all, with delta {words.upward(record.privacy['delta'], 3)}: "
-            "added up as if the same records had been read for both, which is the worse case."
+            "added up as if the same records had been read for both. If they were others, each of them lost less."
         )
         files = {None: "", True: " It is the file ledger in the run's folder.", False: " Its file was not kept."}
         kept = files[None if folder is None else folder.ledger]
         return (
-            "What is left of a budget of the data is not counted here: no shared ledger was used.",
-            f"What else is done with the same data this page does not know. {_whom(about)}",
-            f"This run had a ledger of its own, for itself alone: {amounts}.{kept}",
+            "Not known: this run was not entered in a ledger of the data, which counts all that is done with them.",
+            _whom(about),
+            f"This run had a ledger of its own, which counts it alone: {amounts}.{kept}",
             *([apart] if more > 1e-6 else []),
         )
     where = ledger.get("where")
-    path = f" ({where}, a path on the machine of whoever ran it)" if where else ""
+    path = f" (for whoever ran this it was {where})" if where else ""
     left, total = (ledger[name]["epsilon"] for name in ("left", "total"))
     return (
         f"Of epsilon {words.number(total)} for these data, {left_text(left, total)} was left when this run ended.",
         f"The ledger of the data set {ledger.get('dataset')!r}, which other runs may share, says so: {amounts}.",
-        f"{_whom(about)} Or run dpilot ledger show with the ledger's path{path}, to see what is left today.",
+        f"{_whom(about)} For what is left today: dpilot ledger show, with the ledger's path{path}.",
         "Where nothing is left, nothing more may be computed from these data under this total.",
     )
 
@@ -324,7 +336,7 @@ def _whom(about: About) -> str:
     """Whom to ask what is left."""
     keeper, contact = (_closed(about.texts.get(name)) for name in ("ledger_keeper", "contact"))
     if keeper:
-        return f"Ask who keeps a ledger of the data: {keeper}."
+        return f"Who keeps the ledger of the data, as whoever wrote this page says: {keeper}."
     return f"Who keeps a ledger of the data was not filled in; ask {contact or 'whoever ran it'}."
 
 
@@ -332,7 +344,7 @@ def _amounts(ledger: dict[str, Any]) -> str:
     """Spent and left, of epsilon and of delta."""
     total, spent, left = (ledger[name] for name in ("total", "spent", "left"))
     unused = float(total["epsilon"]) - float(spent["epsilon"]) > 1e-6 * float(total["epsilon"])
-    closed = ", as a run that ends gives up the rest" if unused and left["epsilon"] <= 1e-6 * total["epsilon"] else ""
+    closed = ", as a run that ends closes it" if unused and left["epsilon"] <= 1e-6 * total["epsilon"] else ""
     epsilon = (
         f"of its total of epsilon {words.number(total['epsilon'])}, {words.upward(spent['epsilon'])} is spent and "
         f"{left_text(left['epsilon'], total['epsilon'])} is left{closed}"
@@ -342,9 +354,7 @@ def _amounts(ledger: dict[str, Any]) -> str:
         return epsilon
     if ledger.get("bound", "basic") != "basic":  # epsilons at one delta, which is not used up
         return f"{epsilon}, all at delta {words.upward(deltas[0], 3)}"
-    rest = left_text(deltas[2], deltas[0], 3)
-    spent_delta = words.upward(deltas[1], 3)
-    return f"{epsilon}; of delta {words.number(deltas[0], 3)}, {spent_delta} is spent and {rest} is left"
+    return f"{epsilon}; of delta {words.number(deltas[0], 3)}, {left_text(deltas[2], deltas[0], 3)} is left"
 
 
 def _is_balance(ledger: dict[str, Any]) -> bool:
@@ -399,18 +409,22 @@ def _unprotected(record: FitRecord) -> Iterator[str]:
     yield f"Not protected: {listed}; the data themselves, from those who hold them or run the training."
     size = record.data.get("size")
     if words.is_finite(size) and size == record.plan.get("size"):
-        yield f"The number of records on this page, {words.number(size)}, was declared beforehand, as public."
-    if any("not hardened" in stamp for stamp in record.stamps):
+        free = "added or removed" in str(record.privacy.get("unit")) and "number of records" not in listed
         yield (
-            "Known weakness: the noise uses ordinary computer arithmetic, so the last digits of released numbers may "
-            "tell more than promised. The model's file holds all digits: publishing it carries this risk, which is "
-            "believed small and is not measured here."
+            f"The number of records on this page, {words.number(size)}, was declared beforehand, as public"
+            f"{'; the true number is protected like the rest' if free else ''}."
         )
     yield (
-        "May be published: the model, this page, the files of the run's folder and the lines of the "
-        "ledger. To be kept secret: the data, and the secret file of a run until the run has ended, when it is "
-        "removed. The promise has no end, and what is published cannot be called back."
+        "May be published: the model, this page, the files of the run's folder and the lines of the ledger. To be kept "
+        "secret: the data, and the secret file of a run until the run has ended, when it is removed. The promise has "
+        "no end, and what is published cannot be called back."
     )
+    if any("not hardened" in stamp for stamp in record.stamps):
+        yield (
+            "One known weakness: the noise uses ordinary computer arithmetic, so the last digits of released numbers "
+            "may tell more than promised. The model's file holds all digits; the risk of publishing it is believed "
+            "small and is not measured here. Whoever cannot accept that keeps the file inside."
+        )
 
 
 def _checks(record: FitRecord, about: About, folder: RunFolder | None) -> tuple[str, ...]:
@@ -419,7 +433,7 @@ def _checks(record: FitRecord, about: About, folder: RunFolder | None) -> tuple[
     version = (record.privacy.get("versions") or {}).get("dpilot")
     program = f"dpilot, the Python program that made this run{f' (version {version})' if version else ''}"
     return (
-        f"Ask {contact or 'whoever ran it (no contact was filled in)'} for the run's folder, called RUN here, and let "
+        f"Get the run's folder, called RUN here, from whoever ran it (contact: {contact or 'not filled in'}), and let "
         f"somebody who has {program} type these commands.",
         _statement(folder, apart=entries.is_paid_apart(record)),
         "dpilot report RUN, with the same --about and --baseline if any were used, writes this page anew. Compare the "

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from dpilot.records import MetricRecord
 from dpilot.report import words
 from dpilot.report.confusion import cells_of
-from dpilot.report.kinds import AGAINST_OTHERS, DRAWN, OF_GROUPS, is_known, key, kind
+from dpilot.report.kinds import AGAINST_OTHERS, DRAWN, TO_COMPARE, is_known, key, kind
 from dpilot.report.scale import Scale, Tick
 from dpilot.report.verdict import find_untold, value_text
 
@@ -17,11 +17,12 @@ Span = tuple[float, float]
 _TOGETHER: Final = {
     "recall": "By class",
     "precision": "By class",
-    "worst_group": "Between groups",
-    "demographic_parity": "Between groups",
-    "equal_opportunity_gap": "Between groups",
-    "false_positive_gap": "Between groups",
-    "selection_gap": "Between groups",
+    "worst_class": "Extremes and gaps",
+    "worst_group": "Extremes and gaps",
+    "demographic_parity": "Extremes and gaps",
+    "equal_opportunity_gap": "Extremes and gaps",
+    "false_positive_gap": "Extremes and gaps",
+    "selection_gap": "Extremes and gaps",
 }
 """Figures that share a table, by its title."""
 
@@ -61,7 +62,7 @@ class Family(NamedTuple):
 
 
 def families(metrics: Sequence[MetricRecord]) -> tuple[Family, ...]:
-    """Overall shares together, figures by class, between groups, and a family for each other name.
+    """Overall shares together, figures by class, extremes and gaps, and a family for each other name.
 
     Cells of confusion tables, and what sections of their own show, are left out.
     """
@@ -111,7 +112,7 @@ def gauge(metrics: Sequence[MetricRecord], baseline: float | None) -> Gauge | No
 
 def _overall(metric: MetricRecord) -> bool:
     """Whether it shares the axis of the overall figures: a figure of everything, between -1 and 1 as released."""
-    inside = words.is_finite(metric.value) and -1 <= metric.value <= 1 and key(metric.name) not in OF_GROUPS
+    inside = words.is_finite(metric.value) and -1 <= metric.value <= 1 and key(metric.name) not in TO_COMPARE
     return metric.of == "" and inside and is_known(metric.name) and kind(metric.name).form in ("share", "score")
 
 

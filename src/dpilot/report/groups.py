@@ -28,6 +28,7 @@ NO_GROUPS: Final = (
 )
 
 
+_LISTED: Final = 8  # groups named in a sentence
 _TOO_FEW: Final = "too few records to tell whether it is worse for a group"
 
 
@@ -257,10 +258,12 @@ def _short(measures: _Measures, good: str, members: Sequence[str]) -> str:
         return "Yes, surely; for whom depends on what is good to get, which was not filled in."
     wrong = measures.besides[0].surely_more(members) if measures.besides else []
     if not wrong:
-        return "Not that one could tell: for no group is it surely worse."
-    bad = "".join(f"“{name}”" for name in measures.outcomes if name != good)
-    rest = f"whether any group is wrongly predicted {bad} more often" if good else "in which kind of mistake"
-    return f"In part: for {words.listed(wrong)} it is surely wrong more often; {rest} cannot be told."
+        return "Not surely: no difference that is to the worse of a group is more than noise and chance may make."
+    bad = "".join(f"being wrongly predicted “{name}”" for name in measures.outcomes if name != good)
+    kind = f"{bad} is" if good else "each kind of mistake alone is"
+    return (
+        f"Partly: mistakes in all are surely more for {words.listed(wrong)}, but {kind} not surely more for any group."
+    )
 
 
 def _verdicts(attribute: str, members: Sequence[str], measures: _Measures, good: str) -> tuple[str, ...]:
@@ -298,10 +301,19 @@ def _case(harm: _Measure, members: Sequence[str]) -> str:
     most = max(told, key=lambda of: harm.gaps[of].value)
     if harm.gaps[most].value <= 0:
         return "surely worse for no group"
-    return (
-        f"no sure difference in {harm.topic}; the largest, {_round(harm, most)} for {_name(most)}, may be chance "
-        f"({harm.between(most)})"
+    rates = _rates(harm, told)
+    largest = (
+        f"; the largest, {_round(harm, most)} for {_name(most)}, may in truth be anything from {harm.between(most)}"
+        if len(told) == 2 or not rates
+        else ""
     )
+    return f"no sure difference in {harm.topic}{rates}{largest}"
+
+
+def _rates(harm: _Measure, members: Sequence[str]) -> str:
+    """How often it happens in each group, where that can be told."""
+    told = [f"{_name(of)} {harm.rates[of]}" for of in members if harm.rates.get(of) not in (None, "", UNTOLD)]
+    return f" ({', '.join(told)})" if 1 < len(told) <= _LISTED else ""
 
 
 def _drawn(columns: Sequence[_Measure], members: Sequence[str]) -> tuple[tuple[str, ...], tuple[GroupRow, ...]]:
@@ -322,7 +334,7 @@ def _cell(measure: _Measure, of: str, axis: Scale) -> GroupCell:
         rate,
         f"{'+' if gap.value > 0 else ''}{_round(measure, of)}" if told else "",
         measure.between(of),
-        f"surely {side}" if side else "may be chance" if told else UNTOLD,
+        f"surely {side}" if side else "not sure" if told else UNTOLD,
         side,
         axis.place(gap.value) if told else None,
         (axis.place(gap.low), axis.place(gap.high)),

@@ -137,7 +137,8 @@ AGAINST_OTHERS: Final = (
     "false_positives_against_others",
 )
 """Of each group, less that of all other records."""
-OF_GROUPS: Final = (
+TO_COMPARE: Final = (
+    "worst_class",
     "group_accuracy",
     "worst_group",
     "demographic_parity",
@@ -147,7 +148,7 @@ OF_GROUPS: Final = (
     "group_records",
     "group_rmse",
 )
-"""Figures of groups that say nothing of who is worse off: they stand among the details."""
+"""Figures that serve to compare models and repeat what others say better: they stand among the details."""
 DRAWN: Final = (
     "true_positive_rate",
     "false_positive_rate",

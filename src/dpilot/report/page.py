@@ -49,7 +49,7 @@ from dpilot.report.facts import facts
 from dpilot.report.figures import families, gauge, headline
 from dpilot.report.folder import RunFolder
 from dpilot.report.groups import groups
-from dpilot.report.kinds import OF_GROUPS, key, kind
+from dpilot.report.kinds import TO_COMPARE, key, kind
 from dpilot.report.promise import PRIORS, Promise, belief, promise
 from dpilot.report.terms import find_terms
 from dpilot.report.verdict import UNTOLD, WIDEST, verdict
@@ -206,7 +206,7 @@ def _quality(page: _Page) -> View:
     metrics = page.record.metrics
     return {
         "untold": UNTOLD,
-        "families": families([each for each in metrics if key(each.name) not in OF_GROUPS]),
+        "families": families([each for each in metrics if key(each.name) not in TO_COMPARE]),
         "confusion": confusion(metrics),
         "level": words.percent(LEVEL),
         "measured": _measurements(page.record, page.about),
@@ -312,7 +312,7 @@ def _details(page: _Page) -> View:
         "noise_note": entries.noise_note(record),
         "accounting": facts(record.privacy, without=apart),
         "data": facts(record.data, without=("versions",)),
-        "of_groups": families([each for each in record.metrics if key(each.name) in OF_GROUPS]),
+        "to_compare": families([each for each in record.metrics if key(each.name) in TO_COMPARE]),
     }
 
 

@@ -38,11 +38,6 @@ class Promise:
     def private(self) -> bool:
         return not self.alarms
 
-    @property
-    def word(self) -> str:
-        """The grade in one word."""
-        return self.grade.partition(":")[0].partition(",")[0].lower()
-
 
 def promise(record: FitRecord) -> Promise:
     """The statement of a record.

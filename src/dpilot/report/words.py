@@ -40,6 +40,15 @@ def upward(value: float, digits: int = 4) -> str:
     return number(float(value), digits, ROUND_CEILING)
 
 
+def ceiling(value: float, digits: int = 4) -> float:
+    """The number that ``upward`` writes.
+
+    >>> ceiling(2.99871)
+    2.999
+    """
+    return float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value))))
+
+
 def percent(value: object, rounding: str = ROUND_HALF_EVEN) -> str:
     """A share of one as a percentage, to one decimal; to more where that would say 0 or 100.
 
