@@ -190,7 +190,8 @@ def _quality(record: FitRecord, about: About) -> tuple[str, ...]:
 
 def _held_out(record: FitRecord) -> Iterator[str]:
     """How many records the figures are of, where a share of them was kept apart."""
-    share, size = record.data.get("held_out"), record.data.get("size")
+    share: Any = record.data.get("held_out")
+    size: Any = record.data.get("size")
     if record.metrics and words.is_finite(share) and words.is_finite(size):
         also = ". The trials were scored on them too" if record.trials else ""
         yield (
