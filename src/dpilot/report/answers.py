@@ -17,7 +17,7 @@ from dpilot.report.verdict import find_untold, verdict
 
 __all__ = [
     "QUESTIONS", "Answer", "answers", "baseline_sentence", "has_reserve", "is_apart", "is_held_out", "known_fields",
-    "ledger_sentences", "unprotected_names",
+    "ledger_sentences",
 ]  # fmt: skip
 
 QUESTIONS: Final = (
@@ -400,13 +400,9 @@ def _group_comparison(record: FitRecord, about: About, found: GroupView) -> Iter
     yield f"Only {words.listed(names)} {'were' if len(names) > 1 else 'was'} compared. {inputs}"
 
 
-def unprotected_names(record: FitRecord) -> list[str]:
-    """What the promise does not cover, without the words of a program."""
-    return [each.partition(" (size=")[0] for each in record.unprotected]
-
-
 def _unprotected(record: FitRecord) -> Iterator[str]:
-    listed = "; ".join([*unprotected_names(record), "what is true of people in general, and of groups"])
+    names = [each.partition(" (size=")[0] for each in record.unprotected]  # without the words of a program
+    listed = "; ".join([*names, "what is true of people in general, and of groups"])
     yield f"Not protected: {listed}; the data themselves, from those who hold them or run the training."
     size = record.data.get("size")
     if words.is_finite(size) and size == record.plan.get("size"):

@@ -26,12 +26,10 @@ class Promise:
     squared: str
     even: str
     beliefs: tuple[tuple[str, str, str], ...]
-    weak: bool
     grade: str
     content: str
     neighbours: str
     large_delta: str
-    hardened: bool
     alarms: tuple[str, ...]
 
     @property
@@ -58,12 +56,10 @@ def promise(record: FitRecord) -> Promise:
         squared=_times(2 * epsilon),
         even=words.at_most(belief(0.5, epsilon).most),
         beliefs=beliefs(epsilon),
-        weak=is_weak(epsilon),
         grade=grade(epsilon),
         content=words.at_most(belief(0.5, 2 * epsilon).most),
         neighbours=_comparison(unit),
         large_delta=_large(delta, record.data),
-        hardened=NOT_HARDENED not in record.stamps,
         alarms=alarms(record.stamps),
     )
 
@@ -165,11 +161,6 @@ def grade(epsilon: float) -> str:
     ['Strongly, as such promises go.', 'Moderately', 'Moderately', 'Weakly', 'Weakly', 'Hardly']
     """
     return next((said for most, said in _GRADES if epsilon <= most), _GRADES[-1][1])
-
-
-def is_weak(epsilon: float) -> bool:
-    """Whether the bound alone hardly bounds: below "moderate" on the scale."""
-    return epsilon > 3.0
 
 
 def _comparison(unit: str) -> str:
