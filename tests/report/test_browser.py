@@ -76,6 +76,7 @@ SLOW = {"12 classes", "nothing", "not private", "a rare class", "empty names"}
 )
 def test_a_page_is_silent_fits_its_window_and_is_accessible(browser: Any, name: str, tmp_path: Path) -> None:
     tab, heard = opened(browser, RECORDS[name], tmp_path)
+    tab.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
     for scheme in ("light", "dark"):
         tab.emulate_media(color_scheme=scheme)
         for width in (360, 1280):
@@ -106,6 +107,18 @@ def test_dark_and_print_change_the_colours(browser: Any, tmp_path: Path) -> None
     assert len(set(colours)) == 3
     assert colours[2] == "rgb(255, 255, 255)"
     assert tab.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+    tab.close()
+
+
+def test_what_is_folded_is_printed(browser: Any, tmp_path: Path) -> None:
+    tab, _ = opened(browser, fitted(), tmp_path)
+    folded = "[...document.querySelectorAll('details')].map(each => each.getBoundingClientRect().height)"
+    heights = []
+    for media in ("screen", "print"):
+        tab.emulate_media(media=media)
+        heights.append(tab.evaluate(folded))
+    assert len(heights[0]) == 3
+    assert all(screen < printed for screen, printed in zip(*heights, strict=True))
     tab.close()
 
 

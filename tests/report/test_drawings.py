@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpilot.errors import InvalidInput
 from dpilot.metrics.counts import Counts, Layout
 from dpilot.metrics.scores import scores
 from dpilot.privacy import events as known
@@ -132,7 +133,7 @@ def test_figures_on_other_scales_do_not_share_an_axis() -> None:
 
 def test_the_names_that_scores_writes_are_known() -> None:
     titles = [family.title for family in families(metrics(("a", "b"), ("x", "y")))]
-    assert titles == ["Overall", "Accuracy by group", "Between groups", "By class"]
+    assert titles == ["Overall", "Extremes and gaps", "Accuracy by group", "By class"]
 
 
 def test_a_confusion_table_has_each_cell_in_its_place() -> None:
@@ -258,7 +259,7 @@ def test_several_attributes_share_the_tables_of_their_figures() -> None:
     assert [(family.title, [row.label for row in family.rows]) for family in found] == [
         ("Accuracy by group", ["sex = f", "sex = m", "race = x"]),
         (
-            "Between groups",
+            "Extremes and gaps",
             [f"{name}: {of}" for name in ("Worst group", "Demographic parity", "Equal opportunity gap") for of in both],
         ),
     ]
@@ -269,44 +270,102 @@ def gap(name: str, of: str, value: float, room: float = 0.02) -> MetricRecord:
     return MetricRecord(name, of, value, around, around)
 
 
-def test_every_real_gap_names_its_side_and_an_attribute_without_one_what_noise_leaves_open() -> None:
-    found = groups(
-        [
-            gap("group against others", "sex = f", 0.1),
-            gap("group against others", "sex = m", -0.1),
-            gap("group against others", "race = x", 0.05, 0.3),
-            gap("group against others", "race = y", -0.05, 0.3),
-            gap("predicted against others", "sex = f, class ill", -0.2),
-            gap("predicted against others", "sex = m, class ill", 0.2),
-            gap("predicted against others", "race = x, class ill", 0.01),
-            gap("predicted against others", "race = y, class ill", -0.01),
-        ]
+def two_classes(predicted: float, missed: float = 0.0, wrong: float = 0.0, room: float = 0.02) -> list[MetricRecord]:
+    """Figures of two sexes and the classes "well" and "ill": those of "f", and of "m" the same with the other sign."""
+    gaps = {
+        "group against others": -wrong,
+        "predicted against others": predicted - missed,
+        "true positives against others": -missed,
+        "false positives against others": predicted,
+    }
+    return [
+        *(gap(name, f"sex = {who}{'' if name.startswith('group') else ', class ill'}", sign * value, room)
+          for name, value in gaps.items() for who, sign in (("f", 1), ("m", -1))),
+        *(recall(f"sex = {who}", true, told=True) for who in "fm" for true in ("well", "ill")),
+    ]  # fmt: skip
+
+
+def test_who_is_worse_off_follows_from_what_is_good_to_get() -> None:
+    metrics = two_classes(predicted=0.1, missed=-0.2)
+    well, ill, open_ = (groups(metrics, good) for good in ("well", "ill", ""))
+    assert well is not None
+    assert ill is not None
+    assert open_ is not None
+    assert well.short == "Yes, surely: for sex = f."
+    assert well.sentences[0] == (
+        "sex: surely worse for f: of those truly “well”, more are wrongly predicted “ill” than of all others, by 8 to "
+        "12 points."
     )
+    assert ill.short == "Yes, surely: for sex = m."
+    assert "more are wrongly predicted “well” than of all others, by 18 to 22 points" in ill.sentences[0]
+    assert open_.short == "Yes, surely; for whom depends on what is good to get, which was not filled in."
+    first, second, *_ = open_.sentences
+    assert first == well.sentences[0].replace("sex:", "sex, if “well” is good to get:")
+    assert second == ill.sentences[0].replace("sex:", "sex, if “ill” is good to get:")
+    assert [table.columns[0] for each in (well, ill) for table in each.tables] == [
+        "Truly “well”, predicted “ill”",
+        "Truly “ill”, predicted “well”",
+    ]
+
+
+def test_who_is_worse_off_in_both_kinds_of_mistakes_is_so_whatever_is_good_to_get() -> None:
+    found = groups(two_classes(predicted=0.1, missed=0.2, wrong=0.15))
     assert found is not None
-    assert found.real
-    male, female, race = found.sentences
-    assert male == "Mistakes are more frequent for sex = m than for all others: by 10 points (8 to 12)."
-    assert female == "“ill” is predicted less often for sex = f than for all others: by 20 points (18 to 22)."
-    assert race.startswith("race: no difference can be told from chance.")
-    assert "up to 35 points" in race
-    assert (found.second, found.sided) == ("“ill”", True)
-    assert [cell.real for cell in found.rows[0].cells] == [True, True]
-    assert [cell.real for cell in found.rows[2].cells] == [False, False]
+    assert found.short == "Yes, surely: for sex = f, whatever is good to get."
+    assert "sex, also sure: for f it is wrong more often than for all others, both kinds" in found.sentences[2]
 
 
-def test_for_whom_it_is_worse_is_said_first() -> None:
-    def gap(name: str, of: str, value: float) -> MetricRecord:
-        return MetricRecord(name, of, value, (value, value), (value - 0.05, value + 0.05))
+def test_mistakes_alone_are_worse_in_part() -> None:
+    metrics = two_classes(predicted=0.01, missed=0.01, wrong=0.1)
+    known, open_ = groups(metrics, "well"), groups(metrics)
+    assert known is not None
+    assert open_ is not None
+    assert known.short == (
+        "Partly: mistakes in all are surely more for sex = f, but being wrongly predicted “ill” is not surely more for "
+        "any group."
+    )
+    assert known.sentences[0] == (
+        "sex: no sure difference in how often those truly “well” are wrongly predicted “ill” (f 20 %, m 20 %); the "
+        "largest, 1 points for f, may in truth be anything from −1 to 3 points."
+    )
+    assert known.sentences[1] == (
+        "sex, but sure: for f it is wrong more often than for all others, both kinds of mistakes together, by 8 to 12 "
+        "points."
+    )
+    assert open_.short == (
+        "Partly: mistakes in all are surely more for sex = f, but each kind of mistake alone is not surely more for "
+        "any group."
+    )
+    quiet = groups(two_classes(predicted=0.01))
+    assert quiet is not None
+    assert quiet.short.startswith("Not surely: no difference that is to the worse of a group")
 
-    right = [gap("group against others", f"sex = {who}", value) for who, value in (("f", 0.1), ("m", -0.1))]
-    found = gap("true positives against others", "sex = f, class ill", -0.2)
-    predicted = gap("predicted against others", "sex = f, class ill", 0.03)
-    view = groups([*right, predicted, found])
-    assert view is not None
-    assert view.worse == ("it is right less often for sex = m", "of those truly “ill”, it misses more of sex = f")
-    harmless = groups([gap("predicted against others", "a = b, class ill", 0.3)])
-    assert harmless is not None
-    assert (harmless.real, harmless.worse) == (True, ())
+
+def test_no_two_numbers_of_a_group_seem_to_contradict_each_other() -> None:
+    """The one interval beside a group is that of its verdict; the share itself stands without one."""
+    found = groups(two_classes(predicted=0.1, missed=-0.2), "well")
+    assert found is not None
+    (table,) = found.tables
+    for row in table.rows:
+        for cell in row.cells:
+            assert cell.ends is not None
+            low, high = cell.ends
+            assert (cell.verdict == "surely more") == (low > 50) == (cell.side == "more")
+            assert (cell.verdict == "surely less") == (high < 50) == (cell.side == "less")
+    assert [cell.rate for cell in table.rows[0].cells] == ["20 %", "20 %", "", ""]
+
+
+def test_predictions_that_are_too_high_or_too_low_for_a_group_are_said_to_be() -> None:
+    metrics = [gap("group mean residual", f"sex = {who}", value, 1.0) for who, value in (("f", 3.0), ("m", -2.0))]
+    high, open_ = groups(metrics, "high"), groups(metrics)
+    assert high is not None
+    assert open_ is not None
+    assert high.sentences == ("sex: surely worse for m: predictions are too low on average, by 1 to 3.",)
+    assert open_.sentences[1] == (
+        "sex, if a low prediction is good to get: surely worse for f: predictions are too high on average, by 2 to 4."
+    )
+    with pytest.raises(InvalidInput, match="expected one of 'high', 'low'"):
+        groups(metrics, "yes")
 
 
 def test_the_pareto_line_goes_from_the_model_to_what_treats_all_alike() -> None:
@@ -369,24 +428,12 @@ def test_groups_of_different_classes_are_said_to_be_and_those_that_share_one_are
 
 def test_what_cannot_be_told_of_a_group_is_said_beside_what_can() -> None:
     rate = MetricRecord("group accuracy", "race = x", 0.8, (0.5, 1.0), (0.5, 1.0))
-    found = groups(
-        [
-            rate,
-            gap("group against others", "race = x", 0.1, 0.3),
-            gap("group against others", "race = y", -0.1, 0.3),
-            *[gap("group against others", f"sex = {name}", value) for name, value in (("f", 0.1), ("m", -0.1))],
-            *[gap("true positives against others", f"sex = {name}, class ill", value, 0.12) for name, value in
-              (("f", -0.05), ("m", 0.05))],
-        ]
-    )  # fmt: skip
+    gaps = {"race = x": 0.1, "race = y": -0.1, "race = z": -0.05, "age = a": 0.1, "age = b": -0.1}
+    found = groups([rate, *(gap("group against others", of, each, 0.02 if of == "race = y" else 0.3)
+                            for of, each in gaps.items())])  # fmt: skip
     assert found is not None
-    said = " ".join(found.sentences)
-    assert "Too few records to tell: race = x. So gaps over all groups of race cannot be told either." in said
-    assert "whether any group of sex is found less often cannot be told: sex = f 5 points less, but" in said
-
-
-def test_a_group_of_which_nothing_can_be_told_is_named_beside_those_of_which_something_can() -> None:
-    sure, open_ = gap("group against others", "race = x", 0.1), gap("group against others", "race = y", -0.05, 0.3)
-    found = groups([sure, open_, gap("group against others", "race = z", -0.1)])
-    assert found is not None
-    assert "Of race = y no difference from all others can be told from chance." in found.sentences
+    assert found.sentences == (
+        "race: surely worse for y: it is wrong more often than for all others, by 8 to 12 points.",
+        "race, too few records to tell: x.",
+        "age: too few records to tell whether it is worse for a group.",
+    )

@@ -20,6 +20,7 @@ from dpilot import AutoClassifier, AutoRegressor, Budget, Plan, Schema, Trainer
 from dpilot.audit.verify import verify
 from dpilot.cli.main import main
 from dpilot.data.splits import Split
+from dpilot.errors import InvalidInput
 from dpilot.fit.table import fit_table
 from dpilot.linear import LinearRegression
 from dpilot.privacy.ledger import Ledger
@@ -121,7 +122,7 @@ def text(folder: Path) -> str:
 def answer(text: str, question: str) -> str:
     found = re.search(f"<dt>{re.escape(question)}</dt><dd>(.*?)</dd>", text, re.DOTALL)
     assert found is not None, question
-    return html.unescape(found.group(1))
+    return html.unescape(re.sub(r"<[^>]+>", "", found.group(1)))
 
 
 def test_eight_questions_are_answered_on_every_page(folder: Path, text: str) -> None:
@@ -133,9 +134,9 @@ def test_eight_questions_are_answered_on_every_page(folder: Path, text: str) -> 
     assert ("at most 8 count" if kind == "table" else "Every single record") in protected
     assert f"at most {statement.even} sure" in strongly
     assert f"a factor of at most {statement.squared}" in strongly
-    assert tuning.startswith("No trial" if kind in ("trained", "own_loop", "probe") else "Yes.")
+    assert tuning.startswith("No setting" if kind in ("trained", "own_loop", "probe") else "Yes.")
     assert ("Every setting that was tried" in tuning) == (kind in ("estimator", "regression", "tuned"))
-    assert ("is left, all at delta" in left or "the rest, all at delta" in left) == (kind != "table")
+    assert ("is left, all at delta" in left or "closes it, all at delta" in left) == (kind != "table")
     figures = {"regression", "own_loop", "probe", "tuned"}
     assert ("No figure was released" in quality) == (kind in figures)
     assert "cannot say what privacy cost" in quality
@@ -172,10 +173,21 @@ def test_every_page_stands_and_says_nothing_in_dialect(folder: Path, text: str) 
 @pytest.mark.parametrize("folder", ["table"], indirect=True)
 def test_a_table_shows_groups_errors_and_what_drives_it(text: str) -> None:
     words = seen(text)
-    assert "Each group against all other records" in words
-    assert "Errors of each group within each class" in words
+    assert "sex: each group beside all others" in words
+    assert "Truly “no”, predicted “yes”" in words
+    assert "Figures to compare models by" in words
     assert "What drives the prediction" in words
     assert "ROC: true positives against false positives" in words
+
+
+@pytest.mark.parametrize("folder", ["table"], indirect=True)
+def test_what_is_good_to_get_is_a_class_of_the_record(folder: Path) -> None:
+    record = page.read(folder)
+    asked, filled = (answer(page.render(record, about=each), QUESTIONS[4]) for each in ({}, {"favourable": "no"}))
+    assert "which is good to get, was not filled in" in asked
+    assert "to be predicted “no” is good" in filled
+    with pytest.raises(InvalidInput, match=r"favourable is 'maybe': expected one of 'no', 'yes'"):
+        page.render(record, about={"favourable": "maybe"})
 
 
 @pytest.mark.parametrize("folder", ["trained"], indirect=True)

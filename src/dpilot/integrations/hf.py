@@ -36,7 +36,7 @@ from dpilot.train.checkpoint.store import MANIFEST
 from dpilot.train.own_loop import PrivateStep, poisson_loader
 from dpilot.train.payment import LEDGER, Paying, own_ledger, use_of
 from dpilot.train.plan import Plan
-from dpilot.train.run import Run
+from dpilot.train.run import Run, step_numbers
 from dpilot.train.sequences import IGNORED, causal_loss, token_mean
 from dpilot.train.trainer import secret_path
 
@@ -233,13 +233,12 @@ class PrivateTrainer(Trainer):
         return torch.zeros((), device=self.args.device)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log what was released: threshold and epsilon in place of loss and norms, and figures of public records."""
+        """Log epsilon and all that the last step released in place of loss and norms, and figures of public records."""
         del start_time  # by which transformers counts tokens
         shown = {name: value for name, value in logs.items() if name not in _SENSITIVE}
         step = self.private_step
         if step is not None and "learning_rate" in logs and step.record.steps:
-            last = step.record.steps[-1]
-            shown |= {"epsilon": step.epsilon, "threshold": last.threshold, "bound": last.bound}
+            shown |= {"epsilon": step.epsilon, **step_numbers(step.record.steps[-1])}
         super().log(shown, None)
 
     def floating_point_ops(self, inputs: Any) -> int:

@@ -34,8 +34,9 @@ FIELDS: Final = {
     "settings_from": "Where the settings come from",
     "measured_on": "What the figures were measured on",
     "means": "What a prediction leads to",
+    "favourable": "Which prediction is good to get",
 }
-OPEN: Final = ("rows_per_person", "settings_from", "measured_on", "means")
+OPEN: Final = ("rows_per_person", "settings_from", "measured_on", "means", "favourable")
 """Asked for only where the record does not know it."""
 
 

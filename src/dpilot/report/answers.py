@@ -17,7 +17,7 @@ from dpilot.report.verdict import find_untold, verdict
 
 __all__ = [
     "QUESTIONS", "Answer", "answers", "baseline_sentence", "has_reserve", "is_apart", "is_held_out", "known_fields",
-    "ledger_sentences", "unprotected_names",
+    "ledger_sentences",
 ]  # fmt: skip
 
 QUESTIONS: Final = (
@@ -34,21 +34,24 @@ _TUNING: Final = {
     "inside": "Yes. Every setting that was tried on the records, and every score it got, is inside the total.",
     "none": "Yes. No setting was tried on the records: all follow from numbers declared beforehand, so there is "
     "nothing else to count.",
-    "given": "No trial is inside the total: the settings were given to this run.",
+    "given": "No setting was tried in this run: all were given to it, so no trial is inside the total.",
 }
-_OTHERWISE: Final = (
-    "For no group is it surely right less often, or surely missed more often; but there are other differences that are "
-    "more than chance (95 % sure)."
-)
-_NO: Final = "Not that one could tell."
 _SILENT: Final = "The record does not say. The list of costs names everything that is inside the total."
 
 
 class Answer(NamedTuple):
-    """A question and the sentences that answer it."""
+    """A question and the sentences that answer it, the shortest answer first."""
 
     question: str
     sentences: tuple[str, ...]
+
+    @property
+    def short(self) -> str:
+        return self.sentences[0]
+
+    @property
+    def rest(self) -> tuple[str, ...]:
+        return self.sentences[1:]
 
 
 def answers(record: FitRecord, promise: Promise, about: About, folder: RunFolder | None = None) -> tuple[Answer, ...]:
@@ -56,7 +59,7 @@ def answers(record: FitRecord, promise: Promise, about: About, folder: RunFolder
 
     ``folder``: that of the run, where the page lies in it.
     """
-    found = groups(record.metrics)
+    found = groups(record.metrics, about.texts.get("favourable", ""))
     said = (
         _protected(record, about),
         _strength(record, promise),
@@ -64,7 +67,7 @@ def answers(record: FitRecord, promise: Promise, about: About, folder: RunFolder
         _quality(record, about),
         (NO_GROUPS,)
         if found is None
-        else (_worse(found), *_group_comparison(record, about, found), *_same_reserve(record)),
+        else (found.short, *_group_comparison(record, about, found), *_same_reserve(record, about)),
         ledger_sentences(record, about, folder),
         tuple(_unprotected(record)),
         _checks(record, about, folder),
@@ -81,14 +84,16 @@ def _protected(record: FitRecord, about: About) -> tuple[str, ...]:
     if name is None:
         first = ("Every single record, which is one row of the data: whether it is in the data, and what it says.",)
         epsilon, delta = (float(record.privacy[each]) for each in ("epsilon", "delta"))
-        one, three = (words.upward(rows * epsilon) for rows in (1, 3))
+        one = words.upward(epsilon)
+        three = words.upward(3 * words.ceiling(epsilon))
         told = _closed(about.texts.get("rows_per_person"))
         rest: tuple[str, ...] = (
-            f"How many rows a person may have, as whoever wrote this page says: {told}."
+            f"Rows of one person, as whoever wrote this page says: {told}."
             if told
             else "How many rows a person may have was not filled in: ask whoever ran it.",
-            f"Whoever has 3 rows is protected less: for all of them read epsilon {three} instead of {one}, and delta "
-            f"{words.upward(rows_delta(epsilon, delta, 3), 3)}.",
+            f"Somebody with 3 rows would be protected less: for all of them read epsilon {three} instead of {one}, and "
+            f"a chance of failure (delta) of {words.one_in(rows_delta(epsilon, delta, 3))} instead of "
+            f"{words.one_in(delta)}.",
         )
     else:
         first = (
@@ -98,7 +103,11 @@ def _protected(record: FitRecord, about: About) -> tuple[str, ...]:
         alone = f"A row without a {name} is protected by itself: whoever is behind several of them, one row at a time."
         rest = (alone,) * (record.privacy.get("missing_unit") == "row")
     origin = about.texts.get("data_origin")
-    data = () if origin else ("What the rows are about was not filled in: ask whoever ran it.",)
+    data = (
+        f"The rows, as whoever wrote this page says: {_closed(origin)}."
+        if origin
+        else "What the rows are about was not filled in: ask whoever ran it.",
+    )
     figures = any(entry.get("purpose") == entries.EVALUATION for entry in record.ledger)
     measured = ("The records that the figures were measured on are protected in the same way.",) * figures
     return (*first, *measured, *data, *rest, seen)
@@ -111,13 +120,6 @@ def rows_delta(epsilon: float, delta: float, rows: int) -> float:
     (1e-06, 11.11)
     """
     return min(1.0, delta * sum(factor(place * epsilon) for place in range(rows)))
-
-
-def _worse(found: GroupView) -> str:
-    """For which groups it is surely worse, first."""
-    if found.worse:
-        return f"Yes, more than chance (95 % sure): {'; '.join(found.worse)}."
-    return _OTHERWISE if found.real else _NO
 
 
 def who(record: FitRecord) -> str:
@@ -134,9 +136,10 @@ def _strength(record: FitRecord, promise: Promise) -> tuple[str, ...]:
     epsilon, one = float(record.privacy["epsilon"]), who(record)
     content = words.at_most(belief(0.5, 2 * epsilon).most)
     return (
-        f"{promise.grade} {SCALE}",
-        f"Somebody who thinks it an even chance that a certain {one} is in the data may become at most {promise.even} "
-        f"sure of it (epsilon {promise.epsilon}: the odds move by a factor of at most {promise.factor}).",
+        f"Somebody who thinks it an even chance (50 %) that a certain {one} is in the data may become at most "
+        f"{promise.even} sure of it.",
+        f"That is epsilon {promise.epsilon}: the odds move by a factor of at most {promise.factor}. {promise.grade} "
+        f"{SCALE}",
         f"Somebody who knows that the {one} is there, and doubts evenly between two things it may say, may become at "
         f"most {content} sure (a factor of at most {promise.squared}).",
         f"For each {one} there is a chance of {promise.delta_in} (delta) that this does not hold.",
@@ -148,10 +151,9 @@ def _tuning_share(record: FitRecord) -> tuple[str, ...]:
     share = record.plan.get("tuning_share")
     if record.privacy.get("tuning") != "inside" or not words.is_finite(share) or not share:
         return ()
-    scores = next((each.share for each in entries.spent_on(record) if each.purpose == "score"), "")
     return (
-        f"Trying and choosing took about {words.number(100 * float(share), 2)} % of the training part's budget"
-        + (f"; their scores took {scores} of the held-out part's, which are other records." if scores else "."),
+        f"Trying and choosing took about {words.number(100 * float(share), 2)} % of what training could spend. (The "
+        "epsilons of single trials do not add up to that: together they are cheaper.)",
     )
 
 
@@ -161,10 +163,10 @@ def _settings(record: FitRecord, about: About) -> Iterator[str]:
         return
     source = _closed(about.texts.get("settings_from"))
     yield (
-        f"Where they come from, as whoever wrote this page says: {source}. If others were tried on the same records, "
-        "that comes on top"
+        f"They come from this, as whoever wrote this page says: {source}. If others were tried on the same records "
+        "before, that comes on top"
         if source
-        else "Whether others were tried on the same records is not known; if so, that comes on top"
+        else "Whether others were tried on the same records before is not known; if so, that comes on top"
     ) + ", and counts only where it stands in the same ledger."
 
 
@@ -176,14 +178,26 @@ def _closed(text: str | None) -> str:
 def _quality(record: FitRecord, about: About) -> tuple[str, ...]:
     top, found = headline(record.metrics), verdict(record.metrics)
     if top is None:
-        said: tuple[str, ...] = ("No figure was released for this run: how good it is cannot be told from this page.",)
+        first = "No figure was released for this run: how good it is cannot be told from this page."
     elif top.sampling == NOT_KNOWN:
-        said = (f"{top.label}: {top.value}, exact, on data declared public.",)
+        first = f"{top.label}: {top.value}, exact, on data declared public."
     else:
-        said = (f"{top.label}: {top.value} (in the population {top.sampling}).",)
-    said = (*_reserve(record, about), *said)
+        first = f"{top.label}: {top.value} (in the population {top.sampling})."
     verdicts = () if found is None else (found.sentence,)
-    return (*said, *verdicts, *_by_class(record), baseline_sentence(record, about))
+    rest = (*verdicts, *_by_class(record), baseline_sentence(record, about))
+    return (first, *_reserve(record, about), *_held_out(record), *rest)
+
+
+def _held_out(record: FitRecord) -> Iterator[str]:
+    """How many records the figures are of, where a share of them was kept apart."""
+    share: Any = record.data.get("held_out")
+    size: Any = record.data.get("size")
+    if record.metrics and words.is_finite(share) and words.is_finite(size):
+        also = ". The trials were scored on them too" if record.trials else ""
+        yield (
+            f"Measured on about {words.number(round(share * size))} of the {words.number(size)} records, drawn in "
+            f"secret, which training did not use{also}."
+        )
 
 
 def _reserve(record: FitRecord, about: About) -> tuple[str, ...]:
@@ -197,14 +211,14 @@ def _reserve(record: FitRecord, about: About) -> tuple[str, ...]:
             "records, they are too good.",
         )
     return (
-        "What follows holds if the figures were measured on records that training did not use, which the record "
-        "does not say; if not, they are too good.",
+        "That holds if the figures were measured on records that training did not use, which the record does not say; "
+        "if not, they are too good.",
     )
 
 
-def _same_reserve(record: FitRecord) -> tuple[str, ...]:
+def _same_reserve(record: FitRecord, about: About) -> tuple[str, ...]:
     said = "As above: if training used the records that were measured, these differences may be wrong."
-    return (said,) * has_reserve(record)
+    return (said,) * (has_reserve(record) and not about.texts.get("measured_on"))
 
 
 def has_reserve(record: FitRecord) -> bool:
@@ -231,11 +245,13 @@ def is_apart(record: FitRecord) -> bool:
 def known_fields(record: FitRecord) -> tuple[str, ...]:
     """The fields of ``About`` that need not be asked for: the record knows them."""
     found = groups(record.metrics)
+    sided = found is not None and found.sided
     asked = (
         record.privacy.get("unit_name") is None,
         record.privacy.get("tuning") == "given",
         has_reserve(record),
-        found is not None and found.sided,
+        sided,
+        sided,
     )
     return tuple(name for name, open_ in zip(OPEN, asked, strict=True) if not open_)
 
@@ -278,7 +294,7 @@ def baseline_sentence(record: FitRecord, about: About) -> str:
     source = f" ({about.baseline_source})" if about.baseline_source else ""
     return (
         f"Without privacy: {say(about.baseline)}, a figure from data declared public{source}, supplied by the writer "
-        "of this page and not computed from the records."
+        "of this page and not computed from the records: a rough comparison."
     )
 
 
@@ -296,22 +312,23 @@ def ledger_sentences(record: FitRecord, about: About, folder: RunFolder | None =
         apart = (
             f"Whoever ran it paid apart for the figures on this page: epsilon {words.upward(more, 3)} more, "
             f"{words.upward(record.privacy['epsilon'])} in all, with delta {words.upward(record.privacy['delta'], 3)}: "
-            "added up as if the same records had been read for both, which is the worse case."
+            "added up as if the same records had been read for both. If they were others, each of them lost less."
         )
         files = {None: "", True: " It is the file ledger in the run's folder.", False: " Its file was not kept."}
         kept = files[None if folder is None else folder.ledger]
         return (
-            "What is left of a budget of the data is not counted here: no shared ledger was used, and what else is "
-            f"done with the same data this page does not know. {_whom(about)}",
-            f"This run had a ledger of its own, for itself alone: {amounts}.{kept}",
+            "Not known: this run was not entered in a ledger of the data, which counts all that is done with them.",
+            _whom(about),
+            f"This run had a ledger of its own, which counts it alone: {amounts}.{kept}",
             *([apart] if more > 1e-6 else []),
         )
     where = ledger.get("where")
-    path = f" ({where}, a path on the machine of whoever ran it)" if where else ""
+    path = f" (for whoever ran this it was {where})" if where else ""
+    left, total = (ledger[name]["epsilon"] for name in ("left", "total"))
     return (
-        f"The ledger of the data set {ledger.get('dataset')!r}, which other runs may share, when this run ended: "
-        f"{amounts}.",
-        f"{_whom(about)} Or run dpilot ledger show with the ledger's path{path}, to see what is left today.",
+        f"Of epsilon {words.number(total)} for these data, {left_text(left, total)} was left when this run ended.",
+        f"The ledger of the data set {ledger.get('dataset')!r}, which other runs may share, says so: {amounts}.",
+        f"{_whom(about)} For what is left today: dpilot ledger show, with the ledger's path{path}.",
         "Where nothing is left, nothing more may be computed from these data under this total.",
     )
 
@@ -320,7 +337,7 @@ def _whom(about: About) -> str:
     """Whom to ask what is left."""
     keeper, contact = (_closed(about.texts.get(name)) for name in ("ledger_keeper", "contact"))
     if keeper:
-        return f"Ask who keeps a ledger of the data: {keeper}."
+        return f"Who keeps the ledger of the data, as whoever wrote this page says: {keeper}."
     return f"Who keeps a ledger of the data was not filled in; ask {contact or 'whoever ran it'}."
 
 
@@ -328,7 +345,7 @@ def _amounts(ledger: dict[str, Any]) -> str:
     """Spent and left, of epsilon and of delta."""
     total, spent, left = (ledger[name] for name in ("total", "spent", "left"))
     unused = float(total["epsilon"]) - float(spent["epsilon"]) > 1e-6 * float(total["epsilon"])
-    closed = ", as a run that ends gives up the rest" if unused and left["epsilon"] <= 1e-6 * total["epsilon"] else ""
+    closed = ", as a run that ends closes it" if unused and left["epsilon"] <= 1e-6 * total["epsilon"] else ""
     epsilon = (
         f"of its total of epsilon {words.number(total['epsilon'])}, {words.upward(spent['epsilon'])} is spent and "
         f"{left_text(left['epsilon'], total['epsilon'])} is left{closed}"
@@ -338,9 +355,7 @@ def _amounts(ledger: dict[str, Any]) -> str:
         return epsilon
     if ledger.get("bound", "basic") != "basic":  # epsilons at one delta, which is not used up
         return f"{epsilon}, all at delta {words.upward(deltas[0], 3)}"
-    rest = left_text(deltas[2], deltas[0], 3)
-    spent_delta = words.upward(deltas[1], 3)
-    return f"{epsilon}; of delta {words.number(deltas[0], 3)}, {spent_delta} is spent and {rest} is left"
+    return f"{epsilon}; of delta {words.number(deltas[0], 3)}, {left_text(deltas[2], deltas[0], 3)} is left"
 
 
 def _is_balance(ledger: dict[str, Any]) -> bool:
@@ -354,17 +369,20 @@ def left_text(left: float, total: float, digits: int = 4) -> str:
 
 
 def _group_comparison(record: FitRecord, about: About, found: GroupView) -> Iterator[str]:
-    """The differences, what they mean for the purpose, and what was compared, where the columns are named."""
+    """The verdicts, what they mean for the purpose, and what was compared, where the columns are named."""
     yield from found.sentences
+    good, means = (_closed(about.texts.get(name)) for name in ("favourable", "means"))
     if found.sided:
-        means = _closed(about.texts.get("means"))
+        told = [*([f"to be predicted “{good}” is good"] if good else []), *([means] if means else [])]
         yield (
-            f"What a prediction leads to, as whoever wrote this page says: {means}."
-            if means
-            else f"Whether being predicted {found.second} helps or harms somebody was not filled in: ask whoever ran "
-            "it."
+            f"As whoever wrote this page says: {'; '.join(told)}."
+            if told
+            else "What a prediction leads to, and which is good to get, was not filled in: ask whoever ran it."
         )
-        yield "Whether a difference is in the data or made by the model cannot be read from this."
+    yield (
+        "Surely means 95 % sure, with noise and chance allowed for. Whether the data or the model makes a difference "
+        "cannot be read from this."
+    )
     named = record.data.get("protected")
     names = [named] if isinstance(named, str) else list(named or found.attributes)
     if not names:
@@ -375,39 +393,35 @@ def _group_comparison(record: FitRecord, about: About, found: GroupView) -> Iter
     if isinstance(read, list | tuple):
         used = [name for name in names if name in read]
         inputs = (
-            f"The model reads {_and(used)}."
+            f"The model reads {words.listed(used)}."
             if used
-            else f"The model does not read {_and(names, 'or')}; other columns may stand in for them."
+            else f"The model does not read {words.listed(names, 'or')}; other columns may stand in for them."
         )
-    yield f"Only {_and(names)} {'were' if len(names) > 1 else 'was'} compared. {inputs}".strip()
-
-
-def _and(names: list[str], word: str = "and") -> str:
-    return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else names[0]
-
-
-def unprotected_names(record: FitRecord) -> list[str]:
-    """What the promise does not cover, without the words of a program."""
-    return [each.partition(" (size=")[0] for each in record.unprotected]
+    yield f"Only {words.listed(names)} {'were' if len(names) > 1 else 'was'} compared. {inputs}"
 
 
 def _unprotected(record: FitRecord) -> Iterator[str]:
-    listed = "; ".join([*unprotected_names(record), "what is true of people in general, and of groups"])
+    names = [each.partition(" (size=")[0] for each in record.unprotected]  # without the words of a program
+    listed = "; ".join([*names, "what is true of people in general, and of groups"])
     yield f"Not protected: {listed}; the data themselves, from those who hold them or run the training."
     size = record.data.get("size")
     if words.is_finite(size) and size == record.plan.get("size"):
-        yield f"The number of records on this page, {words.number(size)}, was declared beforehand, as public."
-    if any("not hardened" in stamp for stamp in record.stamps):
+        free = "added or removed" in str(record.privacy.get("unit")) and "number of records" not in listed
         yield (
-            "Known weakness: the noise uses ordinary computer arithmetic, so the last digits of released numbers may "
-            "tell more than promised. The model's file holds all digits: publishing it carries this risk, which is "
-            "believed small and is not measured here."
+            f"The number of records on this page, {words.number(size)}, was declared beforehand, as public"
+            f"{'; the true number is protected like the rest' if free else ''}."
         )
     yield (
-        "May be published, but for that: the model, this page, the files of the run's folder and the lines of the "
-        "ledger. To be kept secret: the data, and the secret file of a run until the run has ended, when it is "
-        "removed. The promise has no end, and what is published cannot be called back."
+        "May be published: the model, this page, the files of the run's folder and the lines of the ledger. To be kept "
+        "secret: the data, and the secret file of a run until the run has ended, when it is removed. The promise has "
+        "no end, and what is published cannot be called back."
     )
+    if any("not hardened" in stamp for stamp in record.stamps):
+        yield (
+            "One known weakness: the noise uses ordinary computer arithmetic, so the last digits of released numbers "
+            "may tell more than promised. The model's file holds all digits; the risk of publishing it is believed "
+            "small and is not measured here. Whoever cannot accept that keeps the file inside."
+        )
 
 
 def _checks(record: FitRecord, about: About, folder: RunFolder | None) -> tuple[str, ...]:
@@ -416,7 +430,7 @@ def _checks(record: FitRecord, about: About, folder: RunFolder | None) -> tuple[
     version = (record.privacy.get("versions") or {}).get("dpilot")
     program = f"dpilot, the Python program that made this run{f' (version {version})' if version else ''}"
     return (
-        f"Ask {contact or 'whoever ran it (no contact was filled in)'} for the run's folder, called RUN here, and let "
+        f"Get the run's folder, called RUN here, from whoever ran it (contact: {contact or 'not filled in'}), and let "
         f"somebody who has {program} type these commands.",
         _statement(folder, apart=entries.is_paid_apart(record)),
         "dpilot report RUN, with the same --about and --baseline if any were used, writes this page anew. Compare the "
@@ -430,8 +444,9 @@ def _checks(record: FitRecord, about: About, folder: RunFolder | None) -> tuple[
 def _statement(folder: RunFolder | None, *, apart: bool) -> str:
     also = " (that of the figures, which was paid apart, included)" if apart else ""
     what = (
-        "dpilot verify RUN compares every file with its fingerprint there, recomputes epsilon from the list of what "
-        f"was paid for{also}, prints each check as held or FAILED, and ends with an error if one failed"
+        "dpilot verify RUN compares every file named there with its fingerprint (card.md and deployment.yaml, meant to "
+        f"be edited, have none), recomputes epsilon from the list of what was paid for{also}, prints each check as "
+        "held or FAILED, and ends with an error if one failed"
     )
     if folder is None:
         return f"If the folder holds a statement.json: {what}; it prints who signed, if anybody did."

@@ -22,7 +22,7 @@ from dpilot.privacy.events import Gaussian, PoissonSampled, Repeated
 from dpilot.records import FitRecord, StepRecord
 from dpilot.report.curves import Chart, chart, charts
 from dpilot.report.scale import Scale, Tick
-from dpilot.report.words import is_finite, number
+from dpilot.report.words import is_finite, number, percent
 
 __all__ = ["Course", "Ridge", "RidgeRow", "course"]
 
@@ -289,8 +289,8 @@ def _noise(record: FitRecord) -> str:
         return ""
     share = float(sigma) / batch  # type: ignore[arg-type]
     return (
-        f"Noise beside signal: in each direction a step's noise is {number(share, 3)} of what {number(round(batch))} "
-        "records together could say at most, if all pulled in one direction."
+        f"Noise beside signal: in each direction a step's noise is {percent(share)} of the most that its "
+        f"{number(round(batch))} records could add together."
     )
 
 

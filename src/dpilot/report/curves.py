@@ -90,7 +90,8 @@ def calibration(metrics: Sequence[MetricRecord], widest: float) -> Chart | None:
     if not points:
         return None
     named = {"released points": points, "as it says": [(0.0, 0.0), (1.0, 1.0)]}
-    title = f"Calibration: what is true against what the model says ({len(points)} of {len(found)} bins can be told)"
+    known = f"{len(points)} of {len(found)} points; noise hides the rest"
+    title = f"Calibration: what is true against what the model says ({known})"
     return chart(title, "probability that the model gives", "share of the second class", named)
 
 

@@ -150,7 +150,7 @@ def spending_note(record: FitRecord) -> str:
     if found and found[0].share.endswith("of epsilon") and found[0].purpose == HEALTH:
         notes.append("The health check is paid first, in epsilon; the other shares are of what is then left.")
     if any(each.share.startswith("about") for each in found):
-        notes.append("Shares called “about” are those of mu², which add up where epsilons do not.")
+        notes.append("Shares called “about” are in a measure of the cost that adds up where epsilons do not (mu²).")
     return " ".join(notes)
 
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from dpilot.records import MetricRecord
 from dpilot.report import words
 from dpilot.report.confusion import cells_of
-from dpilot.report.kinds import AGAINST_OTHERS, DRAWN, is_known, key, kind
+from dpilot.report.kinds import AGAINST_OTHERS, DRAWN, TO_COMPARE, is_known, key, kind
 from dpilot.report.scale import Scale, Tick
 from dpilot.report.verdict import find_untold, value_text
 
@@ -17,11 +17,12 @@ Span = tuple[float, float]
 _TOGETHER: Final = {
     "recall": "By class",
     "precision": "By class",
-    "worst_group": "Between groups",
-    "demographic_parity": "Between groups",
-    "equal_opportunity_gap": "Between groups",
-    "false_positive_gap": "Between groups",
-    "selection_gap": "Between groups",
+    "worst_class": "Extremes and gaps",
+    "worst_group": "Extremes and gaps",
+    "demographic_parity": "Extremes and gaps",
+    "equal_opportunity_gap": "Extremes and gaps",
+    "false_positive_gap": "Extremes and gaps",
+    "selection_gap": "Extremes and gaps",
 }
 """Figures that share a table, by its title."""
 
@@ -61,7 +62,7 @@ class Family(NamedTuple):
 
 
 def families(metrics: Sequence[MetricRecord]) -> tuple[Family, ...]:
-    """Overall shares together, figures by class, between groups, and a family for each other name.
+    """Overall shares together, figures by class, extremes and gaps, and a family for each other name.
 
     Cells of confusion tables, and what sections of their own show, are left out.
     """
@@ -81,9 +82,37 @@ def headline(metrics: Sequence[MetricRecord]) -> FigureRow | None:
     return None if first is None else _row(first, Scale(0.0, 1.0), find_untold(metrics), names=True)
 
 
+class Gauge(NamedTuple):
+    """The first figure on an axis beside what it is compared with: places in percent."""
+
+    at: float
+    ends: Span
+    common: float | None
+    baseline: float | None
+    ticks: tuple[Tick, ...]
+
+
+def gauge(metrics: Sequence[MetricRecord], baseline: float | None) -> Gauge | None:
+    """None where the first figure is no share that can be told."""
+    first = next((metric for metric in metrics if metric.of == ""), None)
+    if first is None or not _overall(first) or first in find_untold(metrics):
+        return None
+    share = next((each.value for each in metrics if key(each.name) == "share_of_the_most_common_class"), None)
+    common = share if share is not None and words.is_finite(share) else None
+    known = [each for each in (first.value, *first.sampling, common, baseline) if each is not None]
+    axis = Scale.over(known)
+    return Gauge(
+        axis.place(first.value),
+        _place(first.sampling, axis) or (axis.place(first.value),) * 2,
+        None if common is None else axis.place(common),
+        None if baseline is None else axis.place(baseline),
+        axis.ticks(kind(first.name).say),
+    )
+
+
 def _overall(metric: MetricRecord) -> bool:
     """Whether it shares the axis of the overall figures: a figure of everything, between -1 and 1 as released."""
-    inside = words.is_finite(metric.value) and -1 <= metric.value <= 1
+    inside = words.is_finite(metric.value) and -1 <= metric.value <= 1 and key(metric.name) not in TO_COMPARE
     return metric.of == "" and inside and is_known(metric.name) and kind(metric.name).form in ("share", "score")
 
 

@@ -137,7 +137,26 @@ AGAINST_OTHERS: Final = (
     "false_positives_against_others",
 )
 """Of each group, less that of all other records."""
-DRAWN: Final = ("true_positive_rate", "false_positive_rate", "calibration", "group_recall", *AGAINST_OTHERS)
+TO_COMPARE: Final = (
+    "worst_class",
+    "group_accuracy",
+    "worst_group",
+    "demographic_parity",
+    "equal_opportunity_gap",
+    "false_positive_gap",
+    "selection_gap",
+    "group_records",
+    "group_rmse",
+)
+"""Figures that serve to compare models and repeat what others say better: they stand among the details."""
+DRAWN: Final = (
+    "true_positive_rate",
+    "false_positive_rate",
+    "calibration",
+    "group_recall",
+    "group_mean_residual",
+    *AGAINST_OTHERS,
+)
 """Figures with a picture or a table of their own."""
 _ALIASES: Final = {
     "macro_accuracy": "macro",

@@ -38,7 +38,6 @@ from dpilot.report.answers import (
     known_fields,
     left_text,
     unit_text,
-    unprotected_names,
     who,
 )
 from dpilot.report.canaries import canary_bounds
@@ -47,11 +46,11 @@ from dpilot.report.condition import condition, is_health
 from dpilot.report.confusion import confusion
 from dpilot.report.curves import calibration, charts, roc, tradeoff
 from dpilot.report.facts import facts
-from dpilot.report.figures import families, headline
+from dpilot.report.figures import families, gauge, headline
 from dpilot.report.folder import RunFolder
 from dpilot.report.groups import groups
-from dpilot.report.kinds import kind
-from dpilot.report.promise import Promise, promise
+from dpilot.report.kinds import TO_COMPARE, key, kind
+from dpilot.report.promise import PRIORS, Promise, belief, promise
 from dpilot.report.terms import find_terms
 from dpilot.report.verdict import UNTOLD, WIDEST, verdict
 
@@ -207,8 +206,7 @@ def _quality(page: _Page) -> View:
     metrics = page.record.metrics
     return {
         "untold": UNTOLD,
-        "differences": any(kind(each.name).difference for each in metrics),
-        "families": families(metrics),
+        "families": families([each for each in metrics if key(each.name) not in TO_COMPARE]),
         "confusion": confusion(metrics),
         "level": words.percent(LEVEL),
         "measured": _measurements(page.record, page.about),
@@ -236,10 +234,12 @@ def _measurements(record: FitRecord, about: About) -> str:
 
 
 def _groups(page: _Page) -> View:
-    found = groups(page.record.metrics)
+    found = groups(page.record.metrics, page.about.texts.get("favourable", ""))
     if found is None:
         return None
-    return {"groups": found, "level": words.percent(LEVEL), "tradeoff": tradeoff(page.record.metrics)}
+    rates = not any(key(each.name) == "group_mean_residual" for each in page.record.metrics)
+    pareto = tradeoff(page.record.metrics)
+    return {"groups": found, "rates": rates, "level": words.percent(LEVEL), "tradeoff": pareto}
 
 
 def _influences(page: _Page) -> View:
@@ -257,7 +257,9 @@ def _influences(page: _Page) -> View:
 
 
 def _promise(page: _Page) -> View:
-    return {"promise": page.promise, "who": who(page.record), "unprotected": unprotected_names(page.record)}
+    said, epsilon = page.promise, page.record.privacy["epsilon"]
+    bars = [[100 * each for each in belief(before, float(epsilon))] for before in PRIORS]
+    return {"promise": said, "who": who(page.record), "beliefs": list(zip(said.beliefs, bars, strict=True))}
 
 
 def _health(page: _Page) -> View:
@@ -310,6 +312,7 @@ def _details(page: _Page) -> View:
         "noise_note": entries.noise_note(record),
         "accounting": facts(record.privacy, without=apart),
         "data": facts(record.data, without=("versions",)),
+        "to_compare": families([each for each in record.metrics if key(each.name) in TO_COMPARE]),
     }
 
 
@@ -362,18 +365,24 @@ def _frame(page: _Page) -> dict[str, Any]:
     ledger: Any = record.privacy.get("ledger")
     first = next((metric for metric in record.metrics if metric.of == ""), None)
     shared = isinstance(ledger, dict) and not ledger.get("own")
-    amounts = [(ledger.get(name) or {}).get("epsilon") for name in ("left", "total")] if shared else [None, None]
+    amounts: list[Any] = [(ledger.get(name) or {}).get("epsilon") if shared else None for name in ("left", "total")]
     baseline, say = page.about.baseline, words.number if first is None else kind(first.name).say
+    found, known = groups(record.metrics, page.about.texts.get("favourable", "")), all(map(words.is_finite, amounts))
+    verdict_, _, rest = ("" if found is None else found.short).replace(";", ":").partition(":")
     return {
         "promise": page.promise,
         "who": who(record),
+        "belief": 100 * belief(0.5, float(record.privacy["epsilon"])).most,
         "headline": headline(record.metrics),
+        "gauge": gauge(record.metrics, baseline),
         "verdict": verdict(record.metrics),
         "about": page.about,
         "unit": unit_text(record),
         "without": "" if baseline is None else say(baseline),
-        "left": left_text(*amounts) if words.is_finite(amounts[0]) and words.is_finite(amounts[1]) else "",
+        "left": left_text(*amounts) if known else "",
+        "spent": 100 * (1 - amounts[0] / amounts[1]) if known and amounts[1] > 0 else 0.0,
         "total": words.number(amounts[1]),
+        "group": {"verdict": verdict_, "rest": rest.strip()},
         "lead": _lead(record, page.about),
         "reserve": has_reserve(record),
         "own": isinstance(ledger, dict) and bool(ledger.get("own")),

@@ -26,12 +26,10 @@ class Promise:
     squared: str
     even: str
     beliefs: tuple[tuple[str, str, str], ...]
-    weak: bool
     grade: str
     content: str
     neighbours: str
     large_delta: str
-    hardened: bool
     alarms: tuple[str, ...]
 
     @property
@@ -58,12 +56,10 @@ def promise(record: FitRecord) -> Promise:
         squared=_times(2 * epsilon),
         even=words.at_most(belief(0.5, epsilon).most),
         beliefs=beliefs(epsilon),
-        weak=is_weak(epsilon),
         grade=grade(epsilon),
         content=words.at_most(belief(0.5, 2 * epsilon).most),
         neighbours=_comparison(unit),
         large_delta=_large(delta, record.data),
-        hardened=NOT_HARDENED not in record.stamps,
         alarms=alarms(record.stamps),
     )
 
@@ -91,6 +87,10 @@ def _large(delta: float, data: Mapping[str, Any]) -> str:
         f"Delta is larger than usual for {words.number(size)} records (usual: at most 1 in "
         f"{words.number(round(10 * float(size)))})"  # type: ignore[arg-type]
     )
+
+
+PRIORS: Final = (0.001, 0.01, 0.1, 0.5, 0.9)
+"""How sure somebody may be before."""
 
 
 class Belief(NamedTuple):
@@ -139,7 +139,7 @@ def beliefs(epsilon: float) -> tuple[tuple[str, str, str], ...]:
     >>> beliefs(1.0)[3]
     ('50 %', '26.8 %', '73.2 %')
     """
-    rows = (belief(prior, epsilon) for prior in (0.001, 0.01, 0.1, 0.5, 0.9))
+    rows = (belief(prior, epsilon) for prior in PRIORS)
     return tuple((words.percent(row.before), words.at_least(row.least), words.at_most(row.most)) for row in rows)
 
 
@@ -150,7 +150,7 @@ _GRADES: Final = (
     (math.inf, "Hardly: at this epsilon the promise alone rules out little."),
 )
 SCALE: Final = (
-    "(The scale of this page, a convention: up to epsilon 1 strong, to 3 moderate, to 5 weak, above hardly any.)"
+    "The scale of this page is a convention: up to epsilon 1 strong, to 3 moderate, to 5 weak, above hardly any."
 )
 
 
@@ -161,11 +161,6 @@ def grade(epsilon: float) -> str:
     ['Strongly, as such promises go.', 'Moderately', 'Moderately', 'Weakly', 'Weakly', 'Hardly']
     """
     return next((said for most, said in _GRADES if epsilon <= most), _GRADES[-1][1])
-
-
-def is_weak(epsilon: float) -> bool:
-    """Whether the bound alone hardly bounds: below "moderate" on the scale."""
-    return epsilon > 3.0
 
 
 def _comparison(unit: str) -> str:

@@ -9,6 +9,7 @@ __all__ = ["TERMS", "find_terms"]
 
 TERMS: Final = {
     "Accountant": "What adds up the costs of all steps.",
+    "Calibration": "Whether of those for whom the model says 30 %, about 30 % are of the class.",
     "Clipping": "Cutting what one record may add to a step down to a threshold. Without it no amount of noise would "
     "hide a record.",
     "Delta": "The chance with which the promise may fail.",
@@ -27,11 +28,13 @@ TERMS: Final = {
     "Null record": "A row with a value outside what was declared. It counts as a row that says nothing.",
     "Pareto line": "What can be had by giving up one good for another.",
     "Record": "One row of the data.",
+    "ROC": "How many of a class are found, against how many others are taken for it, at every threshold of a score.",
     "Residual": "What the model so far gets wrong of a record.",
     "Slack": "What a record leaves of the threshold; its noisy sum tells whether the threshold is too high.",
     "Signal": "What the records say together, without the noise.",
     "Slots": "Narrow ranges below the threshold; how many norms lie in each is released with noise.",
     "Step": "One small improvement of the model, with noise, from some of the records or from all of them.",
+    "Trial": "A short training with one setting, to see how good it is.",
     "Walk": "All steps of a training, one after the other: how far the model was carried.",
     "Waves": "Smooth functions of all columns together.",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, Final
 
@@ -38,6 +38,15 @@ def upward(value: float, digits: int = 4) -> str:
     ('1', '1.001', '0.44')
     """
     return number(float(value), digits, ROUND_CEILING)
+
+
+def ceiling(value: float, digits: int = 4) -> float:
+    """The number that ``upward`` writes.
+
+    >>> ceiling(2.99871)
+    2.999
+    """
+    return float(Context(prec=digits, rounding=ROUND_CEILING).create_decimal(repr(float(value))))
 
 
 def percent(value: object, rounding: str = ROUND_HALF_EVEN) -> str:
@@ -94,6 +103,15 @@ def between(low: object, high: object, say: Callable[[object], str]) -> str:
     ('84.3 to 85.9 %', '−1.5 to 2')
     """
     return f"{say(low).removesuffix(' %').removesuffix(' points')} to {say(high)}"
+
+
+def listed(names: Sequence[str], word: str = "and") -> str:
+    """Names in a row.
+
+    >>> listed(["a", "b", "c"]), listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return f"{', '.join(names[:-1])} {word} {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def powers(text: str) -> str:
