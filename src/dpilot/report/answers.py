@@ -193,7 +193,7 @@ def _held_out(record: FitRecord) -> Iterator[str]:
     share: Any = record.data.get("held_out")
     size: Any = record.data.get("size")
     if record.metrics and words.is_finite(share) and words.is_finite(size):
-        also = ". The trials were scored on them too" if record.trials else ""
+        also = ". The trials were scored on them too, which may flatter the figures a little" if record.trials else ""
         yield (
             f"Measured on about {words.number(round(share * size))} of the {words.number(size)} records, drawn in "
             f"secret, which training did not use{also}."
@@ -312,7 +312,7 @@ def ledger_sentences(record: FitRecord, about: About, folder: RunFolder | None =
         apart = (
             f"Whoever ran it paid apart for the figures on this page: epsilon {words.upward(more, 3)} more, "
             f"{words.upward(record.privacy['epsilon'])} in all, with delta {words.upward(record.privacy['delta'], 3)}: "
-            "added up as if the same records had been read for both. If they were others, each of them lost less."
+            "added up as if the same records had been read for both. If they were others, each counts for its own part alone."
         )
         files = {None: "", True: " It is the file ledger in the run's folder.", False: " Its file was not kept."}
         kept = files[None if folder is None else folder.ledger]
@@ -345,7 +345,7 @@ def _amounts(ledger: dict[str, Any]) -> str:
     """Spent and left, of epsilon and of delta."""
     total, spent, left = (ledger[name] for name in ("total", "spent", "left"))
     unused = float(total["epsilon"]) - float(spent["epsilon"]) > 1e-6 * float(total["epsilon"])
-    closed = ", as a run that ends closes it" if unused and left["epsilon"] <= 1e-6 * total["epsilon"] else ""
+    closed = ": the rest was given up when the run ended" if unused and left["epsilon"] <= 1e-6 * total["epsilon"] else ""
     epsilon = (
         f"of its total of epsilon {words.number(total['epsilon'])}, {words.upward(spent['epsilon'])} is spent and "
         f"{left_text(left['epsilon'], total['epsilon'])} is left{closed}"

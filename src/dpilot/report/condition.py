@@ -72,8 +72,8 @@ def _rest(found: Sequence[Mapping[str, Any]], others: bool, usable: Mapping[str,
     what, most = f"{len(found):,} {'more ' if others else ''}kinds of flaws", max(found, key=lambda each: each["high"])
     return (
         f"{what} were counted that may be noise alone, or are smaller; none is in more than "
-        f"{words.at_most(most['high'])} of the records ({most['column']}: {most['what']}). A single column is measured "
-        f"more roughly than all together{_in_all(usable)}."
+        f"{words.at_most(most['high'])} of the records ({most['column']}: {most['what']}). Single columns are "
+        f"measured more roughly than all together{_in_all(usable)}."
     )
 
 
