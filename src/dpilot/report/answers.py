@@ -380,8 +380,8 @@ def _group_comparison(record: FitRecord, about: About, found: GroupView) -> Iter
             else "What a prediction leads to, and which is good to get, was not filled in: ask whoever ran it."
         )
     yield (
-        "Surely means 95 % sure, with noise and chance allowed for. Whether the data or the model makes a difference "
-        "cannot be read from this."
+        "Surely means 95 % sure, for all groups of a column together, with noise and chance allowed for. Whether the "
+        "data or the model makes a difference cannot be read from this."
     )
     named = record.data.get("protected")
     names = [named] if isinstance(named, str) else list(named or found.attributes)
