@@ -1,0 +1,6 @@
+from tests.pages import made_up
+
+frame, schema_file = made_up.adult()
+frame.to_parquet("adult.parquet")
+open("adult.toml", "w").write(schema_file.read_text())
+model, _, dataset = made_up.network()
