@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 from tests.pages import made_up
 
-texts = ["the film was good", "a dull film of a word"] * 400
+texts = ["the film was good", "a dull film of a word"] * 150
 made_up.gpt2("gpt2")
 
 # %% before "resume_from_checkpoint=True"
@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 
 class Stop(TrainerCallback):
     def on_step_end(self, args, state, control, **more):
-        if state.global_step == 4:
+        if state.global_step == 2:
             raise KeyboardInterrupt
 
 
@@ -21,7 +21,7 @@ def adapted():
 
 
 os.remove("letters.ledger")
-args = TrainingArguments("again", per_device_train_batch_size=256, num_train_epochs=3, save_steps=2)
+args = TrainingArguments("again", per_device_train_batch_size=256, num_train_epochs=3, save_steps=1)
 how = {"train_dataset": records, "budget": Budget(3.0, 1e-5), "ledger": "letters.ledger"}
 try:
     PrivateTrainer(adapted(), args, callbacks=[Stop()], **how).train()
@@ -43,4 +43,4 @@ PrivateTrainer(model, args, train_dataset=records, budget=Budget(3.0, 1e-4)).tra
 Path("train.py").write_text(SCRIPT)
 
 # %% before "SFTDataset"
-model, args = adapted(), TrainingArguments("sft", per_device_train_batch_size=100, max_steps=2, save_strategy="no")
+model, args = adapted(), TrainingArguments("sft", per_device_train_batch_size=20, max_steps=2, save_strategy="no")

@@ -1,4 +1,5 @@
 import lightning as L
+from lightning.pytorch.callbacks import ModelCheckpoint
 import torch
 from skorch import NeuralNetClassifier
 from torch import nn
@@ -30,7 +31,7 @@ class Stop(L.Callback):
             raise RuntimeError("stopped")
 
 
-saves = L.callbacks.ModelCheckpoint("checkpoints", every_n_train_steps=4, save_top_k=-1, filename="{step}")
+saves = ModelCheckpoint("checkpoints", every_n_train_steps=4, save_top_k=-1, filename="{step}")
 strategy = PrivateStrategy(Budget(3.0, 1e-5), ledger="others.ledger", secret="first.secret")
 try:
     stopped = L.Trainer(max_epochs=3, strategy=strategy, callbacks=[saves, Stop()])

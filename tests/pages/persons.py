@@ -18,6 +18,3 @@ os.remove("visits.toml")
 
 # %% before "dpilot schema check visits.toml"
 open("visits.toml", "w").write(made_up.VISITS_SCHEMA)
-
-# %% before "LinearRegression"
-frame, days = visits[["age", "patient_id"]], visits["stay_days"]
