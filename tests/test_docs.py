@@ -29,16 +29,14 @@ NEEDS = {
     "searches.md": ("optuna",),
     "training.md": ("opacus", "peft"),
 }
-RUN = [name for name in pages.PAGES if pages.runs(name)]
+RUN = [name for name in pages.PAGES if any(pages.blocks(name))]
 
 
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     found = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     alone = {"PYTHONPATH": found, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-W", "ignore", "-c", code]
-    return subprocess.run(
-        command, cwd=folder, env={**os.environ, **alone}, capture_output=True, text=True, check=False
-    )
+    return subprocess.run(command, cwd=folder, env={**os.environ, **alone}, capture_output=True, text=True, check=False)
 
 
 def skip_without(name: str) -> None:
@@ -78,3 +76,11 @@ def test_every_public_name_has_an_example_that_runs() -> None:
             found = getattr(package, name)
             own = inspect.getsource(found) if inspect.isclass(found) or inspect.isfunction(found) else found.__doc__
             assert ">>>" in (own or "") or re.search(rf"\b{name}\b", elsewhere), f"{package.__name__}.{name}"
+
+
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_a_block_is_of_a_kind_that_runs(name: str) -> None:
+    text = pages.text_of(name)
+    assert set(re.findall(r"^```(\w+)", text, re.MULTILINE)) <= {"python", "toml"}
+    assert not re.search(r"^ {4}(dpilot|torchrun|python|pip) ", text, re.MULTILINE), "fence commands, so that they run"
+    pages.session(name)

@@ -1,4 +1,4 @@
-"""Every picture of the pages is drawn by code that is here, and is what the code draws of the figures that are stored."""
+"""Every picture of the pages is drawn by code that is here, and is what it draws of the stored figures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from benchmarks.linear import real  # noqa: E402
-from benchmarks.papers import lines, picture  # noqa: E402
-from benchmarks.tune import report  # noqa: E402
+from benchmarks.linear import real
+from benchmarks.papers import lines, picture
+from benchmarks.tune import report
 
 ROOT = Path(__file__).parents[2]
 TOY = runpy.run_path(str(ROOT / "examples" / "clipping_toy.py"))

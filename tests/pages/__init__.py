@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -40,14 +40,9 @@ def python(name: str) -> list[str]:
     return [text for language, text in blocks(name) if language == "python"]
 
 
-def runs(name: str) -> bool:
-    return any(language in ("python", "console") for language, _ in blocks(name))
-
-
 def given(name: str) -> dict[str, str]:
     """The cells of what a page takes for granted, by the text that they are before; "" is before all."""
-    path = Path(__file__).parent / name.removesuffix(".md").lower().replace("/", "_")
-    path = path.with_name(path.name + ".py")
+    path = Path(__file__).with_name(name.removesuffix(".md").lower().replace("/", "_") + ".py")
     first, *others = re.split(r'^# %% before "(.*)"\n', path.read_text() if path.exists() else "", flags=re.MULTILINE)
     return {"": first, **dict(zip(others[::2], others[1::2], strict=True))}
 
@@ -77,10 +72,11 @@ def console(line: str) -> None:
         return
     from dpilot.cli.main import main
 
-    target = None
     if ">" in words:
-        words, target = words[: words.index(">")], words[words.index(">") + 1]
-    with redirect_stdout(open(target, "w")) if target else nullcontext():  # noqa: SIM115
+        *words, _, target = words
+        with open(target, "w") as file, redirect_stdout(file):
+            code = main(words[1:])
+    else:
         code = main(words[1:])
     assert code == 0, line
 

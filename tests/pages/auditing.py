@@ -1,4 +1,5 @@
 from torch import nn
+
 from tests.pages import made_up
 
 _, loss_fn, dataset = made_up.network()

@@ -2,6 +2,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
+
 from dpilot import Schema
 from dpilot.transfer import Features
 from tests.pages import made_up
@@ -13,4 +14,7 @@ features = Features.of(values, (values[:, 0] > 0).astype(np.int64), classes=2).u
 inputs = torch.randn(1_000, 6)
 dataset = TensorDataset(inputs, inputs[:, 0].gt(0).long())
 files, batch = [dataset[i] for i in range(1_000)], dataset[:2]
-Net = lambda: nn.Linear(6, 10)
+
+
+def Net():
+    return nn.Linear(6, 10)

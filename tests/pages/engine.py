@@ -1,4 +1,5 @@
 import torch
+
 from tests.pages import made_up
 
 model, loss_fn, dataset = made_up.network()

@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+
 from tests.pages import made_up
 
 texts = ["the film was good", "a dull film of a word"] * 150

@@ -1,9 +1,9 @@
 import lightning as L
-from lightning.pytorch.callbacks import ModelCheckpoint
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from skorch import NeuralNetClassifier
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader
 
 from dpilot import Plan, PrivateStep, poisson_loader
 from tests.pages import made_up

@@ -35,13 +35,15 @@ VISITS_SCHEMA = PATIENTS_SCHEMA + '[columns.patient_id]\nrole = "unit"\n'
 
 def patients(rows: int = 3_000) -> pd.DataFrame:
     rng = np.random.default_rng(0)
-    table = pd.DataFrame({"age": rng.integers(18, 95, rows), "stay_days": rng.exponential(5, rows).round(1).clip(0, 60)})
+    table = pd.DataFrame(
+        {"age": rng.integers(18, 95, rows), "stay_days": rng.exponential(5, rows).round(1).clip(0, 60)}
+    )
     table["smoker"] = rng.choice(["yes", "no"], rows)
     table["readmitted"] = np.where(table["age"] + 4 * table["stay_days"] > 75, "yes", "no")
     return table
 
 
-def visits(persons: int = 12_000) -> pd.DataFrame:
+def visits(persons: int) -> pd.DataFrame:
     """Two visits of each person."""
     return patients(2 * persons).assign(patient_id=[f"p{row // 2}" for row in range(2 * persons)])
 

@@ -1,4 +1,5 @@
 import shutil
+
 from tests.pages import made_up
 
 made_up.pictures("lungs", 200)

@@ -1,6 +1,7 @@
 import torch
-from tests.pages import made_up
+
 from dpilot.transfer import Features
+from tests.pages import made_up
 
 made_up.weights("resnet-20", "resnet20_cifar100.safetensors")
 images, labels = torch.rand(400, 3, 32, 32), torch.arange(400) % 10

@@ -1,11 +1,15 @@
-import numpy as np, pandas as pd
+import numpy as np
+import pandas as pd
+
 rng = np.random.default_rng(0)
 X = rng.normal(size=(2_000, 3))
 y = X.sum(1) + rng.normal(size=2_000)
 labels = np.where(y > 0, "yes", "no")
 
 from pathlib import Path
-from dpilot import AutoRegressor, Schema
+
+from dpilot import Schema
+
 Path("houses").mkdir(), Path("visits").mkdir()
 table = pd.DataFrame(X, columns=["a", "b", "c"]).assign(price=y, days=y, patient_id=rng.integers(500, size=2_000))
 table.drop(columns=["days", "patient_id"]).to_parquet("houses/1.parquet")

@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
-from pathlib import Path
+
 from tests.pages import made_up
 
 SCRIPT = """

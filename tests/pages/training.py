@@ -1,4 +1,3 @@
-from torch import nn
 from tests.pages import made_up
 
 model, _, dataset = made_up.network()
