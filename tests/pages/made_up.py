@@ -79,17 +79,15 @@ def plan_of(size: int, **more: Any) -> Plan:
     return Plan.calibrate(Budget(1.0, 1e-6), size=size, **{"batch_size": size // 10, "steps": 10, **more})
 
 
-def weights(name: str, file: str) -> None:
-    """Random weights of a backbone, where dpilot looks for those that were trained on public pictures."""
+def weights() -> None:
+    """Random weights of ResNet-20, where dpilot looks for those that were trained on public pictures."""
     from safetensors.torch import save_file
 
     from dpilot.transfer.models.residual import ResNet20
-    from dpilot.transfer.models.wide import WideResNet
 
     folder = Path("weights/cifar100_backbones")
     folder.mkdir(parents=True)
-    model = ResNet20() if name == "resnet-20" else WideResNet(classes=100)
-    save_file(model.state_dict(), folder / file)
+    save_file(ResNet20().state_dict(), folder / "resnet20_cifar100.safetensors")
     os.environ["DPILOT_WEIGHTS"] = "weights"
 
 
