@@ -11,6 +11,7 @@ import pytest
 
 from dpilot import audit
 
+collect_ignore_glob = ["pages/*"]  # sessions, which tests/test_docs.py runs
 MEMORY = "/dev/shm"
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 2**30:
     # A ledger syncs at every commit, about 4 ms on a disk: folders of tests are in memory unless one is named.

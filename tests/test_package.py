@@ -35,6 +35,13 @@ def test_import_is_light(statement: str) -> None:
     assert loaded_after(statement) == set()
 
 
+@pytest.mark.parametrize("name", ["AutoClassifier", "AutoRegressor"])
+def test_an_estimator_imports_scikit_learn_and_nothing_else_that_is_heavy(name: str) -> None:
+    """So it takes no longer than torch alone; torch is imported by the first fit."""
+    heavy = ("torch", "dp_accounting", "jinja2", "matplotlib", "rich", "safetensors", "sklearn.model_selection")
+    assert loaded_after(f"from dpilot import {name}", heavy) == set()
+
+
 def test_every_public_name_resolves() -> None:
     for name in dpilot.__all__:
         assert getattr(dpilot, name) is not None

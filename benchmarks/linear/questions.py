@@ -117,6 +117,7 @@ def _draw(points: list[list[float]], estimate: float, last: float, best: float) 
     import matplotlib
 
     matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "dpilot"
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6.5, 4))
@@ -128,7 +129,7 @@ def _draw(points: list[list[float]], estimate: float, last: float, best: float) 
     axes.axhline(best, color="tab:green", label="dpgd")
     axes.set(xscale="log", yscale="log", xlabel="clip level C", ylabel="L2 error of the coefficients")
     axes.legend(frameon=False)
-    figure.savefig(HERE / "curve.svg", bbox_inches="tight")
+    figure.savefig(HERE / "curve.svg", bbox_inches="tight", metadata={"Date": None})
 
 
 @dataclass(frozen=True, slots=True)

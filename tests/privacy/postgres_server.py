@@ -26,10 +26,13 @@ def programs() -> Path | None:
 
 
 class Server:
-    """A cluster under the user postgres (the server refuses root), reached by a socket in its folder."""
+    """A cluster under the user postgres (the server refuses root), reached by a socket in its folder.
 
-    def __init__(self, bin: Path) -> None:
-        self._bin = bin
+    With ``listen``, an address, also by the port that the variable PGPORT names.
+    """
+
+    def __init__(self, bin: Path, *, listen: str = "") -> None:
+        self._bin, self._listen = bin, listen
         self._as = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []
         self.folder = Path(tempfile.mkdtemp(prefix="dpilot-postgres-"))
         if self._as:
@@ -43,7 +46,7 @@ class Server:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self.folder)
 
     def start(self) -> None:
-        options = f"-k {self.folder} -c listen_addresses='' -c max_connections=60"
+        options = f"-k {self.folder} -c listen_addresses='{self._listen}' -c max_connections=60"
         self._run("pg_ctl", "-D", self.folder / "data", "-o", options, "-l", self.folder / "log", "-w", "start")
 
     def kill(self) -> None:

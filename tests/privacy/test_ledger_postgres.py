@@ -29,6 +29,7 @@ from dpilot.privacy.events import Gaussian, PureDP
 from dpilot.privacy.filters import Amount
 from dpilot.privacy.ledger import Ledger, migrate, spending
 from dpilot.privacy.ledger.book import settle_body
+from dpilot.privacy.ledger.postgres import ledgers_in
 from tests.privacy import test_ledger, test_ledger_holding, test_ledger_splits, test_ledger_totals, test_stages
 from tests.privacy.test_ledger_faults import victim
 
@@ -215,7 +216,9 @@ class TestUsers:
         ledger = Ledger.open(server.url(name), dataset="d", budget=Budget(3.0, 1e-5))
         with pytest.raises(LedgerError, match="permission denied"):
             Ledger.read(server.url(name, user=user))
+        assert ledgers_in(server.url(user=user)) == ()
         ledger.grant(user, role="read")
+        assert [each.ledger for each in ledgers_in(server.url(user=user))] == [name]
         reader = Ledger.open(server.url(name, user=user), dataset="d")
         with pytest.raises(LedgerError, match="permission denied"):
             spend(reader)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,6 @@ from dpilot.fit.arrays import (
 from dpilot.fit.class_weights import CAP
 from dpilot.fit.estimators import AutoEstimator, PaidFigures, PrivateScore, check_schema, refuse_arguments
 from dpilot.fit.figures import softmax
-from dpilot.fit.images import ImageSource, Scatterer
-from dpilot.fit.learners.heads import HeadPredictor, Heads
-from dpilot.fit.model import FittedModel
 from dpilot.fit.source import category_codes
 from dpilot.linear.bought_classes import buy_and_fit, is_bought
 from dpilot.linear.classifier import codes, resolve_classes
@@ -41,6 +38,9 @@ from dpilot.metrics.figures import Figures
 from dpilot.metrics.scores import scores
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.gaussian import gdp_mu
+
+if TYPE_CHECKING:
+    from dpilot.fit.model import FittedModel
 
 __all__ = ["AutoClassifier"]
 
@@ -219,6 +219,8 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
     def _fit(
         self, table: Any, schema: Any, *, labels: tuple[Any, ...] | None = None, learner: Any = None, **more: Any
     ) -> None:
+        from dpilot.fit.learners.heads import HeadPredictor
+
         names = dict(zip(labels or (), more.get("class_names") or (), strict=False))
         chosen = {
             "model": self.model,
@@ -238,6 +240,9 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
             self.coef_ = result.trained.predictor.weights
 
     def _fit_images(self, X: Any, y: Any, units: Any) -> Self:
+        from dpilot.fit.images import ImageSource
+        from dpilot.fit.learners.heads import Heads
+
         known, unprotected = self._labels(target_cells(y))
         if len(known.codes) != len(X):
             raise InvalidInput("X and y have inconsistent numbers of records: expected one label a record.")
@@ -256,6 +261,8 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         return Labels(classes, codes(labels, classes)), unprotected
 
     def _logits(self, X: Any) -> Floats:
+        from dpilot.fit.images import Scatterer
+
         fitted: FittedModel = self.fitted_
         X = without_unit(X, self.privacy_.unit)
         plain = self.schema is None and self.text is None and not isinstance(fitted.reader, Scatterer)

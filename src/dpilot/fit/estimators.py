@@ -1,11 +1,14 @@
-"""What the two estimators share: parameters, the checkpoint folder, the noise of tests, scores that are paid for."""
+"""What the two estimators share: parameters, the checkpoint folder, the noise of tests, scores that are paid for.
+
+Neither file of the estimators imports torch, which takes longer than all else together: the first fit does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sklearn.utils.validation import check_is_fitted
 
@@ -19,13 +22,7 @@ from dpilot.data.units import UnitRowsBuilder
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import free_name
 from dpilot.fit.declaration import Declaration, FitOptions, declare_fit
-from dpilot.fit.folder import ARGUMENTS
-from dpilot.fit.keys import FitKeys
-from dpilot.fit.learners.base import Learner
-from dpilot.fit.model import FIT, FittedModel, plain_labels
-from dpilot.fit.pipeline import FitResult, run_fit
 from dpilot.fit.source import RecordSource
-from dpilot.fit.table import keep, path_of, resumable
 from dpilot.linear.fitting import noise_of
 from dpilot.linear.inputs import unit_ids
 from dpilot.linear.parameters import PrivateEstimator
@@ -39,6 +36,11 @@ from dpilot.privacy.ledger import Stage
 from dpilot.privacy.notices import warn_of_refusal
 from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RUNNING_TIME, FitRecord
+
+if TYPE_CHECKING:
+    from dpilot.fit.learners.base import Learner
+    from dpilot.fit.model import FittedModel
+    from dpilot.fit.pipeline import FitResult
 
 __all__ = ["AutoEstimator", "PaidFigures", "PrivateScore", "check_schema", "refuse_arguments", "test_seed_of"]
 
@@ -169,6 +171,12 @@ class AutoEstimator(PrivateEstimator):
         Edge cases:
             an unfinished fit in the folder    goes on, if its parameters are the same
         """
+        from dpilot.fit.folder import ARGUMENTS
+        from dpilot.fit.keys import FitKeys
+        from dpilot.fit.model import FIT
+        from dpilot.fit.pipeline import run_fit
+        from dpilot.fit.table import keep, resumable
+
         seed = test_seed_of(self.random_state)
         how: dict[str, Any] = {"ledger": self.ledger, "learner": learner}
         with warn_of_refusal():
@@ -191,6 +199,9 @@ class AutoEstimator(PrivateEstimator):
 
     def _arguments(self, declared: Declaration, labels: tuple[Any, ...] | None, seed: int | None) -> dict[str, Any]:
         """What a fit must begin with again to go on in its folder."""
+        from dpilot.fit.model import plain_labels
+        from dpilot.fit.table import path_of
+
         apart = ("schema", "classes", "ledger", "random_state", "checkpoint")
         settings = {name: value for name, value in self.get_params().items() if name not in apart}
         return {

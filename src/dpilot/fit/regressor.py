@@ -14,7 +14,6 @@ from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import array_frame, column_names, join_target, number_schema, regression_schema
 from dpilot.fit.estimators import AutoEstimator, PaidFigures, PrivateScore, check_schema, refuse_arguments
-from dpilot.fit.learners.least_squares import LeastSquares
 from dpilot.linear.inputs import features, features_and_target, loose, numbers, target_numbers, without_unit
 from dpilot.linear.model import LinearModel
 from dpilot.linear.problem import LinearProblem
@@ -62,6 +61,8 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, *, units: Any = None, **unknown: Any) -> Self:
         """Fit on the records (X, y), charging the ledger first; ``units`` as for AutoClassifier."""
+        from dpilot.fit.learners.least_squares import LeastSquares
+
         refuse_arguments(unknown)
         table, schema = self._table(X, y, units)
         declared, source = self._declare(table, schema)

@@ -148,7 +148,8 @@ def ledgers_in(url: PostgresUrl) -> tuple[PostgresUrl, ...]:
     with _explain_errors(url), closing(_connect(url)) as connection:
         found = connection.execute(
             "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'dpilot:%' "
-            "AND obj_description(oid, 'pg_namespace') LIKE 'dpilot ledger%' ORDER BY 1"
+            "AND obj_description(oid, 'pg_namespace') LIKE 'dpilot ledger%' "
+            "AND has_schema_privilege(oid, 'USAGE') ORDER BY 1"
         ).fetchall()
     return tuple(url.named(str(name).removeprefix(_PREFIX)) for (name,) in found)
 

@@ -1,0 +1,6 @@
+from pathlib import Path
+
+from tests.pages import made_up
+
+made_up.patients().to_csv("patients.csv", index=False)
+Path("patients.toml").write_text(made_up.PATIENTS_SCHEMA)
