@@ -153,3 +153,47 @@ def test_a_record_does_not_decide_which_draws_another_meets() -> None:
             Run(Bayesian(), RUN.record).evaluate([*[equal] * 8, other], epsilon=1.0, example=example)
     right = [int(((s.probabilities.argmax(1) == 1) & (s.target == 1)).sum()) for s in seen]
     assert set(right) <= {0, 8}
+
+
+class OwnDraws(nn.Module):
+    """``Bayesian`` that draws from a generator of its own, and again where what it drew is too large for a record."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.mean, self.scale = nn.Parameter(torch.zeros(4, 2)), nn.Parameter(torch.zeros(4, 2))
+        own = torch.Generator().manual_seed(2) if kind == "torch" else np.random.default_rng(2)
+        self.generator: Any = own
+
+    def draw(self) -> Tensor:
+        if isinstance(self.generator, torch.Generator):
+            return torch.randn(4, 2, generator=self.generator)
+        return torch.from_numpy(self.generator.standard_normal((4, 2), dtype=np.float32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        drawn = self.draw()
+        for _ in range(50):
+            if float((x @ drawn).abs().max()) < 1e3:
+                break
+            drawn = self.draw()
+        return x @ (self.mean + nn.functional.softplus(self.scale) * drawn)
+
+
+@pytest.mark.xfail(strict=True, reason="engine.outputs puts back global generators, and not those that a model holds")
+@pytest.mark.parametrize("kind", ["torch", "numpy"])
+def test_records_meet_the_same_draws_of_a_generator_that_the_model_holds(kind: str) -> None:
+    """Of equal records each meets draws of its own, and one that has others drawn moves them all.
+
+    With a generator of torch, six seeds: up to 11.4 bounds for 40 records, 21.2 for 60; beside an ordinary one 1.7.
+    """
+    equal, other = (torch.ones(4), torch.tensor(1)), (torch.full((4,), 1e5), torch.tensor(0))
+    example, seen = (torch.zeros(2, 4), torch.zeros(2, dtype=torch.long)), list[Scored]()
+
+    def spy(scored: Scored, *args: Any, **options: Any) -> Any:
+        seen.append(scored)
+        return noisy_counts(scored, *args, **options)
+
+    with patch.object(evaluation, "noisy_counts", spy):
+        for records in ([equal] * SIZE, [*[equal] * SIZE, other]):
+            Run(OwnDraws(kind), RUN.record).evaluate(records, epsilon=1.0, example=example)
+    right = [int(((s.probabilities.argmax(1) == 1) & (s.target == 1)).sum()) for s in seen]
+    assert right[0] == right[1]
