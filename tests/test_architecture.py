@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "dpilot"
 
 LAYERS = [
     {"errors", "tape", "__init__", "__version__"},
-    {"_validate", "_arrays", "_html", "_plugins"},
+    {"_validate", "_arrays", "_html", "_plugins", "_quiet"},
     {"keys", "hardened"},
     {"noise"},
     {"numerics", "privacy"},

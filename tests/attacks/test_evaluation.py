@@ -178,7 +178,6 @@ class OwnDraws(nn.Module):
         return x @ (self.mean + nn.functional.softplus(self.scale) * drawn)
 
 
-@pytest.mark.xfail(strict=True, reason="engine.outputs puts back global generators, and not those that a model holds")
 @pytest.mark.parametrize("kind", ["torch", "numpy"])
 def test_records_meet_the_same_draws_of_a_generator_that_the_model_holds(kind: str) -> None:
     """Of equal records each meets draws of its own, and one that has others drawn moves them all.

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from dpilot import _validate, engine
 from dpilot._arrays import Floats
+from dpilot._quiet import try_quietly
 from dpilot.diagnose.stamp import NOT_PRIVATE, new_figure, require_public, save_figure
 from dpilot.engine import PerSample
 from dpilot.engine.made_up import evaluation_mode
 from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
 from dpilot.sampling import check_source
-from dpilot.train.batches.reader import Collate, Reader, try_quietly
+from dpilot.train.batches.reader import Collate, Reader
 from dpilot.train.evaluation import labels_and_inputs
 from dpilot.train.randomness import step_randomness
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dpilot.engine import batch as batches
 from dpilot.engine.generators import GeneratorStates
-from dpilot.engine.state import preserve_state, run_eagerly
+from dpilot.engine.state import generators_of, preserve_state, run_eagerly
 from dpilot.engine.trace.watch import Pass, Verdict
 
 Call = Callable[[nn.Module, Any], Tensor]
@@ -24,10 +24,10 @@ def outputs(call: Call, model: nn.Module, inputs: Any, n: int) -> Tensor:
 
     Guarantee:
         Row i is a function of sample i, of its place, of n and of what is shared. What the model remembers is undone,
-        and generators stand where they stood: all blocks of samples meet the same draws, so that it does not matter in
-        which of them a sample is.
+        and generators, its own among them, stand where they stood: all blocks of samples meet the same draws, so that
+        it does not matter in which of them a sample is.
     """
-    before = GeneratorStates.now()
+    before = GeneratorStates.now(generators_of(call, model))
 
     def row(i: int) -> Tensor:
         before.go_on()
@@ -44,7 +44,7 @@ def outputs(call: Call, model: nn.Module, inputs: Any, n: int) -> Tensor:
 @torch.no_grad()
 def judge_outputs(call: Call, model: nn.Module, inputs: Any, n: int) -> Verdict:
     """Whether n made-up samples stay apart in what the model says of them."""
-    before = GeneratorStates.now()
+    before = GeneratorStates.now(generators_of(call, model))
     verdict = _judge(call, model, inputs, n)[1]
     before.go_on()
     return verdict

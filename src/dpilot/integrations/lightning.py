@@ -29,11 +29,13 @@ from torch.utils.data import DataLoader
 
 try:
     from lightning.pytorch import LightningModule
+    from lightning.pytorch.profilers import PassThroughProfiler
     from lightning.pytorch.strategies import SingleDeviceStrategy
     from lightning.pytorch.trainer.states import TrainerFn
     from lightning.pytorch.utilities.model_helpers import is_overridden
 except ImportError:  # the package under its older name
     from pytorch_lightning import LightningModule
+    from pytorch_lightning.profilers import PassThroughProfiler
     from pytorch_lightning.strategies import SingleDeviceStrategy
     from pytorch_lightning.trainer.states import TrainerFn
     from pytorch_lightning.utilities.model_helpers import is_overridden
@@ -59,6 +61,8 @@ _REFUSED: Final[tuple[tuple[str, Callable[[Any], bool], str], ...]] = (
     ("limit_train_batches", lambda part: part != 1.0, "batches are drawn by the plan: max_steps ends a run"),
     ("reload_dataloaders_every_n_epochs", bool, "the data set of a run is one"),
     ("world_size", lambda n: n != 1, "one process trains"),
+    ("profiler", lambda own: not isinstance(own, PassThroughProfiler), "it writes the sizes of batches, which are "
+     "secret; profile a run on invented records"),
 )  # fmt: skip
 _PRECISIONS: Final = ("32-true", "bf16-mixed")
 _OWN_WAY: Final = {

@@ -312,7 +312,8 @@ def ledger_sentences(record: FitRecord, about: About, folder: RunFolder | None =
         apart = (
             f"Whoever ran it paid apart for the figures on this page: epsilon {words.upward(more, 3)} more, "
             f"{words.upward(record.privacy['epsilon'])} in all, with delta {words.upward(record.privacy['delta'], 3)}: "
-            "added up as if the same records had been read for both. If they were others, each counts for its own part alone."
+            "added up as if the same records had been read for both. If they were others, each counts for "
+            "its own part alone."
         )
         files = {None: "", True: " It is the file ledger in the run's folder.", False: " Its file was not kept."}
         kept = files[None if folder is None else folder.ledger]
@@ -345,7 +346,9 @@ def _amounts(ledger: dict[str, Any]) -> str:
     """Spent and left, of epsilon and of delta."""
     total, spent, left = (ledger[name] for name in ("total", "spent", "left"))
     unused = float(total["epsilon"]) - float(spent["epsilon"]) > 1e-6 * float(total["epsilon"])
-    closed = ": the rest was given up when the run ended" if unused and left["epsilon"] <= 1e-6 * total["epsilon"] else ""
+    closed = (
+        ": the rest was given up when the run ended" if unused and left["epsilon"] <= 1e-6 * total["epsilon"] else ""
+    )
     epsilon = (
         f"of its total of epsilon {words.number(total['epsilon'])}, {words.upward(spent['epsilon'])} is spent and "
         f"{left_text(left['epsilon'], total['epsilon'])} is left{closed}"

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import Subset
 
 from dpilot._arrays import Floats
+from dpilot._quiet import keep_quiet, try_quietly
 from dpilot.data.cells import Cells, objects, plain
 from dpilot.data.reading import codes
 from dpilot.data.values import key
@@ -30,7 +31,7 @@ from dpilot.privacy.ledger.ledger import commitment
 from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.sampling import check_source
 from dpilot.train.batches.held_out import map_records
-from dpilot.train.batches.reader import Collate, Reader, declared_form, first_record, keep_quiet, try_quietly
+from dpilot.train.batches.reader import Collate, Reader, declared_form, first_record
 from dpilot.train.batches.unit_reader import check_ids, rows_by_id
 from dpilot.train.randomness import step_randomness
 

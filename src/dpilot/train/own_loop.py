@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from dpilot import _validate
+from dpilot._quiet import keep_quiet
 from dpilot.engine import batch as batches
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain
@@ -33,7 +34,6 @@ from dpilot.train.batches.reader import (
     check_one_row,
     declared_form,
     first_record,
-    keep_quiet,
     pick_chunks,
     record_chunks,
 )

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from dpilot._arrays import Floats
+from dpilot._quiet import try_quietly
 from dpilot.engine import batch as batches
 from dpilot.engine.check import is_distributed
 from dpilot.engine.made_up import evaluation_mode
@@ -32,7 +33,7 @@ from dpilot.privacy.lower_bounds import LowerBound, one_run
 from dpilot.privacy.unit import PrivacyUnit
 from dpilot.records import RUN, FitRecord, RunRecord, StepRecord
 from dpilot.sampling import blocks
-from dpilot.train.batches.reader import Collate, try_quietly
+from dpilot.train.batches.reader import Collate
 from dpilot.train.checkpoint import architecture, files
 from dpilot.train.checkpoint.statement import claims, embed, write_statement
 from dpilot.train.checkpoint.store import StoredRun, from_storable, to_storable

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from dpilot import engine
 from dpilot._arrays import Indices
+from dpilot._quiet import keep_quiet
 from dpilot.clipping import State, update_from_release
 from dpilot.engine.base import empty as no_gradients
 from dpilot.engine.base import trainable
@@ -29,7 +30,7 @@ from dpilot.numerics.grid import LOST, Grid
 from dpilot.private_sum import Clip, PerSampleGradients, private_sum
 from dpilot.records import PUBLIC_VALIDATION, AuditRecord, RunRecord, StepRecord, ValidationRecord
 from dpilot.train import options, payment
-from dpilot.train.batches.reader import RecordChunk, keep_quiet
+from dpilot.train.batches.reader import RecordChunk
 from dpilot.train.optimizers import free_step
 from dpilot.train.options import Options
 from dpilot.train.payment import PaidElsewhere, Payment

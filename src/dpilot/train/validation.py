@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Subset
 
+from dpilot._quiet import try_quietly
 from dpilot.engine import batch as batches
 from dpilot.engine.made_up import evaluation_mode
 from dpilot.engine.state import preserve_state
@@ -20,7 +21,7 @@ from dpilot.errors import InvalidInput
 from dpilot.keys import KEY_BYTES, Chain
 from dpilot.records import ValidationRecord
 from dpilot.sampling import check_source
-from dpilot.train.batches.reader import Collate, Reader, base_of, try_quietly
+from dpilot.train.batches.reader import Collate, Reader, base_of
 from dpilot.train.evaluation import labels_and_inputs, probabilities
 from dpilot.train.randomness import step_randomness
 from dpilot.train.run import predict

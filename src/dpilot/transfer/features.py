@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from dpilot import _validate
+from dpilot._quiet import try_quietly
 from dpilot.data.disk import DiskArray
 from dpilot.data.sparse import SparseRows
 from dpilot.data.units import UnitRows, UnitsOnDisk, group_rows
@@ -336,7 +337,8 @@ def extract(
 
     Edge cases:
         No images: (0, d), the width read from an image of zeros.
-        An image for which ``fn`` raises: a row that is not a number, which makes its record null.
+        An image for which ``fn`` raises, or gives another number of features than for made-up images: a row that is not
+        a number, which makes its record null.
 
     Example:
         >>> extract(lambda x: x.mean((2, 3)), torch.ones(5, 3, 8, 8), batch=2).shape
@@ -348,14 +350,21 @@ def extract(
         )
     pictures, model = as_pixels(images), _Function(fn, device)
     made_up = synthetic(pictures, len(pictures), _LEAST, torch.Generator().manual_seed(0))
-    verdict = judge_outputs(_call, model, made_up, _LEAST)
+    try:
+        verdict = judge_outputs(_call, model, made_up, _LEAST)
+        width = outputs(_call, model, made_up, _LEAST).flatten(1).shape[1]
+    except Exception as problem:
+        raise InvalidInput(
+            f"fn does not take made-up images of shape {tuple(made_up.shape[1:])} and random numbers ({problem}): "
+            "expected a function that takes any image, so that none of yours decides whether it runs. Clamp in fn."
+        ) from problem
     if verdict.kind == "mixed":
         raise UnsupportedModel(
             f"fn combines images: {verdict.why}. Expected a function that treats each image on its own: no statistics, "
             "extremes or counts over the block."
         )
     most = batch if verdict.kind == "apart" else 1
-    return extract_rows(lambda some: _rows_of(model, some, made_up), pictures, most)
+    return extract_rows(lambda some: _rows_of(model, some, made_up, width), pictures, most)
 
 
 def extract_rows(
@@ -377,18 +386,17 @@ def extract_rows(
         )
 
 
-def _rows_of(model: nn.Module, images: Tensor, made_up: Tensor) -> Tensor:
-    """What the model says of a block; of images for which it raises when they are alone, rows that are not numbers.
+def _rows_of(model: nn.Module, images: Tensor, made_up: Tensor, width: int) -> Tensor:
+    """What the model says of a block, ``width`` numbers of each image; of those for which it raises, or gives another
+    number, when they are alone, rows that are not numbers.
 
     A made-up image stands in their places, so that the others are computed where they would be without them. Where
     images compute alone and not beside each other, each stands in all places.
     """
 
     def attempt(some: Tensor) -> Tensor | None:
-        try:
-            return outputs(_call, model, some, len(some)).flatten(1).float()
-        except Exception:  # whatever an image made it raise: that would be seen
-            return None
+        rows = try_quietly(lambda: outputs(_call, model, some, len(some)).flatten(1).float())
+        return rows if rows is not None and rows.shape == (len(some), width) else None
 
     if (whole := attempt(images)) is not None:
         return whole
@@ -397,8 +405,8 @@ def _rows_of(model: nn.Module, images: Tensor, made_up: Tensor) -> Tensor:
     rows = attempt(kept)
     if rows is None:
         each = [attempt(image.expand_as(images).contiguous()) for image in kept]
-        null = outputs(_call, model, made_up, len(made_up)).flatten(1)[0].float() * torch.nan
-        rows = torch.stack([null if own is None else own[place] for place, own in enumerate(each)])
+        null = torch.full((width,), torch.nan)
+        rows = torch.stack([null if own is None else own[place].cpu() for place, own in enumerate(each)])
     return rows.masked_fill(~taken[:, None].to(rows.device), torch.nan)
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import Subset, TensorDataset
 
 from dpilot import _validate
 from dpilot._arrays import Floats
+from dpilot._quiet import keep_quiet
 from dpilot.clipping import Clipping
 from dpilot.data.splits import Split
 from dpilot.errors import InvalidInput
@@ -27,7 +28,6 @@ from dpilot.sampling import check_source
 from dpilot.statistics.histogram import table
 from dpilot.tape import current
 from dpilot.train.batches.held_out import evaluation_form, map_records, training_form
-from dpilot.train.batches.reader import keep_quiet
 from dpilot.train.batches.unit_reader import UnitsById, check_ids, rows_by_id, rows_of
 from dpilot.train.job import Job
 from dpilot.train.run import predict

@@ -11,6 +11,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from dpilot import clipping
+from dpilot._quiet import keep_quiet
 from dpilot.clipping import Clipping
 from dpilot.errors import InvalidInput, UnsupportedModel
 from dpilot.keys import Chain, fresh_key
@@ -24,7 +25,7 @@ from dpilot.privacy.unit import RECORD, PrivacyUnit
 from dpilot.records import StepRecord
 from dpilot.sampling import PoissonSampler
 from dpilot.train import dry_run
-from dpilot.train.batches.reader import keep_quiet, move_to
+from dpilot.train.batches.reader import move_to
 from dpilot.train.job import Job
 from dpilot.train.options import Options
 from dpilot.train.plan import Plan

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.utils.data import TensorDataset
 
+from dpilot._quiet import try_quietly
 from dpilot.engine import PerSample
 from dpilot.engine.base import accumulator, empty, no_batching_warnings, trainable
 from dpilot.engine.generators import GeneratorStates
@@ -26,7 +27,7 @@ from dpilot.engine.isolate.vmap import BatchLoss, refuse_leaks
 from dpilot.engine.state import StateSnapshot, preserve
 from dpilot.sampling import Batch, PoissonSampler
 from dpilot.train import dry_run
-from dpilot.train.batches.reader import RecordChunk, declared_form, move_to, split_records, try_quietly
+from dpilot.train.batches.reader import RecordChunk, declared_form, move_to, split_records
 from dpilot.train.gradients import concatenate_handles, even_rows, null_outside_classes
 from dpilot.train.randomness import step_randomness
 from dpilot.train.step import TrainingState

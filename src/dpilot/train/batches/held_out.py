@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpilot._quiet import try_quietly
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain, fresh_key
-from dpilot.train.batches.reader import Collate, Reader, concatenate_records, declared_form, first_record, try_quietly
+from dpilot.train.batches.reader import Collate, Reader, concatenate_records, declared_form, first_record
 
 __all__ = ["evaluation_form", "map_records", "training_form"]
 

@@ -5,13 +5,10 @@ Also what is public of a record, its form, and how a record is brought to it or 
 
 from __future__ import annotations
 
-import logging
 import math
 import pickle
-import sys
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -23,6 +20,7 @@ from torch import Tensor
 from torch.utils.data import Subset, TensorDataset, default_collate
 from torch.utils.data._utils import collate as torch_collate
 
+from dpilot._quiet import try_quietly
 from dpilot.data.cells import plain
 from dpilot.data.parquet import ON_DISK
 from dpilot.data.reading import numbers
@@ -474,29 +472,3 @@ def opaque(tree: Any) -> bool:
     if isinstance(tree, tuple | list):
         return all(not isinstance(part, Tensor | Mapping) and opaque(part) for part in tree)
     return not isinstance(tree, Tensor | Mapping)
-
-
-def try_quietly(make: Callable[[], Made]) -> Made | None:
-    """What is made, or None if that raises (SystemExit too): an exception that depends on a record is never seen."""
-    try:
-        with keep_quiet():
-            return make()
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        return None
-
-
-@contextmanager
-def keep_quiet() -> Iterator[None]:
-    """No warning is shown or raised and no line logged, as it would tell of a record (tokenizers log long texts)."""
-    before = logging.root.manager.disable
-    if before < sys.maxsize:  # which takes as long as reading a record
-        logging.disable(sys.maxsize)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        if before < sys.maxsize:
-            logging.disable(before)

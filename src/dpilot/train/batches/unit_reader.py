@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from dpilot._arrays import Indices
+from dpilot._quiet import try_quietly
 from dpilot.data.parquet import ON_DISK
 from dpilot.data.units import UnitRows, group_rows
 from dpilot.errors import InvalidInput
@@ -28,7 +29,6 @@ from dpilot.train.batches.reader import (
     concatenate_alike,
     concatenate_records,
     record_chunks,
-    try_quietly,
 )
 from dpilot.train.batches.unit_chunk import pad_rows
 from dpilot.train.randomness import Seed
