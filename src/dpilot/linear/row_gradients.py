@@ -65,7 +65,7 @@ def clip(norms: Floats, state: HistogramClip) -> tuple[Floats, OneHot]:
     finite = np.isfinite(norms)
     weights = np.where(finite, (1 - 1e-12) / np.maximum(norms, state.threshold), 0.0)
     bins = np.searchsorted(EDGES, norms / state.threshold) if state.kappa else np.zeros(norms.shape, dtype=np.intp)
-    kappa = float(cut(state.kappa, _KAPPA))
+    kappa = float(cut(np.array(state.kappa), _KAPPA))
     return weights, OneHot(np.where(finite, bins, -1), EDGES.size + 1 if kappa else 0, kappa)
 
 
@@ -179,7 +179,8 @@ class _InLimbs(Summand):
 
 
 def _release_joined(total: tuple[Floats, Floats], **terms: Any) -> tuple[Floats, Floats]:
-    return release((join_limbs(total[0]), total[1]), **terms)
+    noisy: tuple[Floats, Floats] = release((join_limbs(total[0]), total[1]), **terms)
+    return noisy
 
 
 def gradient_step(

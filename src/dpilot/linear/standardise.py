@@ -316,7 +316,7 @@ def _pool_widths(
     # k entries of weight 1 / k in one histogram: at most 1 in L2 (all in one bin); the target's own entry is another 1
     bound = math.sqrt(1 + target)
     weights = np.ones((1 + target, 1))
-    weights[0] = cut(1 / max(rows.columns - target, 1), 2.0**-24)  # of which sums are exact
+    weights[0] = cut(weights[0] / max(rows.columns - target, 1), 2.0**-24)  # of which sums are exact
     counts = weights * total(rows, lambda values: _pool_octaves(values, target))
     noisy = release(counts, bound=bound, noise_multiplier=multiplier, receipt=receipt, noise=noise)
     common = _width(noisy[0], multiplier * bound, size, _CERTAIN)
