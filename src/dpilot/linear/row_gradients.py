@@ -137,7 +137,8 @@ class RowGradients(PerSampleGradients):
         return np.asarray(lengths * row_lengths(self._pull))
 
     def weighted_sum(self, weights: Floats) -> Floats:
-        pull = np.where(weights[:, None] > 0, self._pull * weights[:, None], 0.0)  # 0 times infinity is no number
+        counted = (weights > 0) & (self._lengths > 0)  # 0 times infinity is no number
+        pull = np.where(counted[:, None], self._pull * weights[:, None], 0.0)
         return np.asarray(self._features.T @ cut_pull(pull, self._lengths))
 
 

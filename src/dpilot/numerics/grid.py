@@ -146,7 +146,7 @@ def join_limbs(limbs: Floats) -> Floats:
 
     Such a number lies on the same side of every point with fewer bits as the sum: rounding it to the grid of a release
     gives what rounding the sum itself would (Boldo and Melquiond 2008). To the nearest, and rounded again, it could
-    move by more than half of the grid.
+    move by more than half of the grid. That is so for sums below 2^50 points of that grid.
 
     >>> limbs = np.array([[1.0, 1.0, 1.0], [2.0**-60, -(2.0**-60), 0.0]])
     >>> [float(each).hex() for each in join_limbs(limbs)]
