@@ -132,6 +132,16 @@ def test_two_sums_that_round_alike_release_alike() -> None:
     assert released[0] == released[1]
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_a_zero_does_not_tell_on_which_side_of_it_a_sum_was(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    for nothing in (0.0, -0.0):
+        monkeypatch.setattr("dpilot.hardened.rounded_gaussian", lambda n, *_, z=nothing: np.full(n, z))
+        sums = np.array([0.0, -0.0, 1e-9, -1e-9], dtype=kind)
+        released = HardenedNoise().gaussian([sums], bound=1.0, noise_multiplier=1.0)[0]
+        assert not np.signbit(released).any()
+        assert not released.any()
+
+
 def test_keyed_noise_repeats_itself_from_its_key_and_no_block_repeats_another() -> None:
     assert (
         rounded_gaussian(200_000, 5.0, keyed_streams(b"k")) == rounded_gaussian(200_000, 5.0, keyed_streams(b"k"))

@@ -15,10 +15,11 @@ from __future__ import annotations
 import math
 import os
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import shake_256
-from itertools import count
+from itertools import accumulate, count
 from threading import Lock
 from typing import Any, Final
 
@@ -97,10 +98,11 @@ def rounded_gaussian(size: int, scale: float, streams: Streams = system_streams)
 
 
 def exact_choice(log_weights: Floats, read: Read = os.urandom) -> int:
-    """An index with probability proportional to exp(log_weights), by one uniform number; right to 2^-50."""
-    shares = np.cumsum(np.exp(log_weights - np.max(log_weights)))
-    (word,) = struct.unpack("<Q", read(8))
-    return min(int(np.searchsorted(shares, shares[-1] * (word >> 11) * 2.0**-53, side="right")), shares.size - 1)
+    """An index with probability proportional to exp(log_weights), which are cut to whole numbers, 2^53 the largest."""
+    weights = np.nan_to_num(np.exp(log_weights - np.max(log_weights)) * 2.0**53)
+    shares = list(accumulate(map(int, weights)))
+    point = int.from_bytes(read(16), "little") * shares[-1] >> 128
+    return min(bisect_right(shares, point), len(shares) - 1)
 
 
 def _round(drawn: Floats, scale: float, read: Read) -> None:
@@ -175,7 +177,7 @@ def add_on_grid(values: Sequence[Any], *, bound: float, noise_multiplier: float,
     """
     grid = grid_size(bound, noise_multiplier)
     numbers = sum(math.prod(value.shape) for value in values)
-    scale = noise_multiplier * (bound + grid * math.sqrt(numbers))
+    scale = noise_multiplier * (bound + grid * math.sqrt(numbers)) * (1 + 2.0**-50)  # more than this rounds
     drawn = rounded_gaussian(numbers, scale / grid, streams)
     ends = np.cumsum([math.prod(value.shape) for value in values])
     return [_add(value, part, grid) for value, part in zip(values, np.split(drawn, ends[:-1]), strict=True)]
@@ -203,3 +205,4 @@ def _add_numbers(values: NDArray[Any], noise: Floats, grid: float) -> None:
             few, made = values[start : start + _CACHED], noise[start : start + _CACHED]
             made += np.rint(few.astype(np.float64) / grid)
             made *= grid
+            made += 0.0  # a zero without a sign: -0.0 would tell on which side of it the sum was
