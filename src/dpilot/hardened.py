@@ -38,6 +38,7 @@ _MIDDLE: Final = 1 << 25  # of 2^32: tail probabilities from 2^-7 on are decided
 _STEEP: Final = 47.0  # 1 / density of the normal law at a tail probability of 2^-7: 46.6
 _DOUBT: Final = 1e-12  # relative, by which an inverse of the normal law may be wrong: it is seen to be right to 1e-14
 _DIGITS: Final = 60
+_ROOM: Final = 1 + 2.0**-8  # for sums of up to 2^44 points of the grid that were rounded to float64 before
 _ONE_AT_A_TIME: Final = Lock()
 
 
@@ -177,7 +178,7 @@ def add_on_grid(values: Sequence[Any], *, bound: float, noise_multiplier: float,
     """
     grid = grid_size(bound, noise_multiplier)
     numbers = sum(math.prod(value.shape) for value in values)
-    scale = noise_multiplier * (bound + grid * math.sqrt(numbers)) * (1 + 2.0**-50)  # more than this rounds
+    scale = noise_multiplier * (bound + _ROOM * grid * math.sqrt(numbers)) * (1 + 2.0**-50)  # more than this rounds
     drawn = rounded_gaussian(numbers, scale / grid, streams)
     ends = np.cumsum([math.prod(value.shape) for value in values])
     return [_add(value, part, grid) for value, part in zip(values, np.split(drawn, ends[:-1]), strict=True)]

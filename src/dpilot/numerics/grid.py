@@ -78,7 +78,7 @@ def cut(values: Floats, grid: Any) -> Floats:
     """The nearest multiples of ``grid`` towards zero: no number grows, and so no norm.
 
     >>> cut(np.array([0.3, -0.3, 1e-9]), 0.25).tolist()
-    [0.25, -0.25, -0.0]
+    [0.25, -0.25, 0.0]
     """
     return np.asarray(np.trunc(values / grid) * grid)
 
