@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from dpilot._arrays import Floats
 from dpilot.hardened import grid_size
 from dpilot.linear import LinearRegression, LogisticRegression, gram_matrix, row_gradients, rows
-from dpilot.linear.row_gradients import GridRows, HistogramClip, RowGradients, clip
+from dpilot.linear.row_gradients import GridRows, HistogramClip, RowGradients, UnitGradients, clip
 from dpilot.linear.rows import MemoryRows, UnitChunk
 from dpilot.mechanism import svec
 from dpilot.noise import HardenedNoise
@@ -133,6 +134,24 @@ def test_one_more_record_adds_its_own_gradient_which_is_within_the_bound(thresho
         assert sum(each**2 for each in alone) <= bound**2
         after = gradients(np.concatenate([TABLE[:300], record[None], TABLE[300:]]), weights, threshold)
         assert [b - a for a, b in zip(before, after, strict=True)] == alone
+
+
+@pytest.mark.parametrize("threshold", [1e-3, 0.7])
+@np.errstate(all="ignore")
+def test_one_more_unit_adds_the_mean_of_its_own_gradients(threshold: float) -> None:
+    table = np.concatenate([TABLE[::7], hostile(5)])
+    starts = np.flatnonzero(np.arange(len(table)) % 7 % 3 == 0)  # units of one, two and three rows
+    weights, state = np.ones((4, 2)) / 3, HistogramClip(threshold)
+
+    def added(chunk: UnitChunk) -> list[int]:
+        rows = GridRows.of(MemoryRows(chunk)).rows
+        (piece,) = rows.unit_chunks()
+        return whole(UnitGradients(piece, weights, pulls, None).clip_and_sum(clip, state)[0], UNIT)
+
+    ends = [*starts.tolist(), len(table)]
+    each = [added(UnitChunk(table[a:b], np.array([0]))) for a, b in pairwise(ends)]
+    assert max(sum(number**2 for number in unit) for unit in each) <= int(1 / UNIT) ** 2
+    assert added(UnitChunk(table, starts)) == [sum(column) for column in zip(*each, strict=True)]
 
 
 def test_a_gradient_is_hardly_shortened() -> None:
