@@ -39,13 +39,13 @@ from tests.tapes import NoiseFree
 RNG = np.random.default_rng(0)
 TABLE = np.column_stack([RNG.normal(size=(700, 4)) * 10.0 ** np.linspace(-2, 2, 700)[:, None], RNG.normal(size=700)])
 METHODS = ["adassp", "dpgd", "boosted", "adaclip", "bsgs", "auto"]
-LENGTHS = [1.0, 1 - 2.0**-53, 1 + 2.0**-52, 2.0**-30, 1e-160, 1e-310, 0.0, -0.0, 1e150, 1e300]
+LENGTHS = [1.0, 1 - 2.0**-53, 1 + 2.0**-52, 2.0**-30, 1e-160, 1e-310, 0.0, -0.0, 1e150, 1.7e308]
 
 
 def hostile(width: int) -> Floats:
     """Records at the edges of cells and of powers of two, huge, denormal, and of signs that cancel."""
     directions = [np.eye(width)[0], np.ones(width), (-1.0) ** np.arange(width), RNG.normal(size=width)]
-    made = [length * each / np.linalg.norm(each) for length in LENGTHS for each in directions]
+    made = [length * (each / np.linalg.norm(each)) for length in LENGTHS for each in directions]
     cells = [(k + edge) * 2.0**-20 * np.ones(width) for k in (0, 1, 2**19) for edge in (0.0, 0.5, 1e-12, -1e-12)]
     return np.array(made + cells)
 
