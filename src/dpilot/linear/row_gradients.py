@@ -164,7 +164,8 @@ class UnitGradients(PerSampleGradients):
 
     def weighted_sum(self, weights: Floats) -> Floats:
         counted = weights > 0
-        return cut(weights[counted, None] * self._gradients[counted], UNIT).sum(axis=0).reshape(self._shape)
+        each = cut(weights[counted, None] * self._gradients[counted], UNIT)
+        return np.asarray(each.sum(axis=0)).reshape(self._shape)
 
 
 @final

@@ -132,7 +132,7 @@ def gram_in_limbs(rows: Floats, weights: Floats, radius: float) -> Floats:
     return limbs
 
 
-def add_to_limbs(limbs: Any, values: Any, unit: float) -> Any:
+def add_to_limbs(limbs: Any, values: Any, unit: Any) -> Any:
     """Limbs (2, *shape) with multiples of ``unit`` added in place: their nearest multiples of 2^24 units to the first,
     what is left to the second. The same in any order, to the last bit; limbs themselves add up likewise."""
     high = (values / (_CARRY * unit)).round() * (_CARRY * unit)
