@@ -189,6 +189,15 @@ def test_a_unit_of_rows_that_cancel_stays_within_the_bound_though_cutting_may_le
     assert Fraction(0.999 * radius**4) < longest <= Fraction(radius) ** 4
 
 
+def test_a_unit_at_the_bound_that_cutting_lengthens_stays_within_it() -> None:
+    """All numbers on the grid but one, without which the products of the columns cancel less."""
+    rows = np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [1.0, -1.9 * 2.0**-20]])
+    radius = math.sqrt(float(np.linalg.norm(rows.T @ rows / 4))) * (1 + 2e-12)
+    limbs = gram_matrix._products(UnitChunk(rows, np.array([0])), radius)
+    entries = (Fraction(high) + Fraction(low) for high, low in zip(*map(np.ravel, limbs), strict=True))
+    assert sum(each**2 for each in entries) <= Fraction(radius) ** 4
+
+
 @pytest.mark.parametrize(
     "row",
     [
