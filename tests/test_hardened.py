@@ -132,6 +132,16 @@ def test_two_sums_that_round_alike_release_alike() -> None:
     assert released[0] == released[1]
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_a_zero_does_not_tell_on_which_side_of_it_a_sum_was(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    for nothing in (0.0, -0.0):
+        monkeypatch.setattr("dpilot.hardened.rounded_gaussian", lambda n, *_, z=nothing: np.full(n, z))
+        sums = np.array([0.0, -0.0, 1e-9, -1e-9], dtype=kind)
+        released = HardenedNoise().gaussian([sums], bound=1.0, noise_multiplier=1.0)[0]
+        assert not np.signbit(released).any()
+        assert not released.any()
+
+
 def test_keyed_noise_repeats_itself_from_its_key_and_no_block_repeats_another() -> None:
     assert (
         rounded_gaussian(200_000, 5.0, keyed_streams(b"k")) == rounded_gaussian(200_000, 5.0, keyed_streams(b"k"))
@@ -150,7 +160,7 @@ def test_the_noise_allows_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpilot.hardened.rounded_gaussian", lambda n, scale, _: scales.append(scale) or np.zeros(n))
     HardenedNoise().gaussian([np.zeros(30), np.zeros((7, 10))], bound=2.0, noise_multiplier=1.5)
     grid = grid_size(2.0, 1.5)
-    assert scales[0] * grid == pytest.approx(1.5 * (2.0 + math.sqrt(100) * grid), rel=1e-12)
+    assert scales[0] * grid == pytest.approx(1.5 * (2.0 + math.sqrt(100) * grid * (1 + 2**-8)), rel=1e-12)
 
 
 def test_sums_of_any_size_are_released_without_a_word() -> None:

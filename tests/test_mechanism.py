@@ -117,7 +117,7 @@ def test_a_probe_of_a_mechanism_of_its_own_may_move_by_its_sensitivity(sensitivi
         lambda: released(np.ones(2), sample_rate=0.5),
         lambda: released(np.ones(2), receipt=Receipt(PoissonSampled(0.5, Gaussian(2.0)))),
         lambda: choose(np.ones(2), sensitivity=1.0, epsilon=1.0, receipt=paid()),
-        lambda: release_symmetric(np.eye(2), bound=1.0, noise_multiplier=1.0, receipt=paid()),
+        lambda: release_symmetric(np.stack([np.eye(2)] * 2), bound=1.0, noise_multiplier=1.0, receipt=paid()),
     ],
 )
 def test_what_was_not_reserved_is_not_released(wrong):
@@ -224,14 +224,15 @@ SYMMETRIC = arrays(np.float64, (4, 4), elements=st.floats(-1e3, 1e3)).map(lambda
 
 
 @given(SYMMETRIC)
-def test_svec_keeps_the_frobenius_norm_and_smat_undoes_it(matrix):
-    assert np.linalg.norm(svec(matrix)) == pytest.approx(np.linalg.norm(matrix))
+def test_svec_hardly_shortens_the_frobenius_norm_and_never_lengthens_it_and_smat_undoes_it(matrix):
+    whole = np.linalg.norm(matrix)
+    assert 0.9998 * whole <= np.linalg.norm(svec(matrix)) <= whole * (1 + 1e-15)
     assert smat(svec(matrix)) == pytest.approx(matrix)
 
 
 def test_a_symmetric_release_is_symmetric_with_smaller_noise_off_the_diagonal():
     size = 400
-    noisy = release_symmetric(np.zeros((size, size)), bound=0.5, noise_multiplier=2.0, receipt=paid())
+    noisy = release_symmetric(np.zeros((2, size, size)), bound=0.5, noise_multiplier=2.0, receipt=paid())
     assert np.array_equal(noisy, noisy.T)
     assert normal_p_value(noisy[np.triu_indices(size, 1)], np.sqrt(0.5)) > REJECT
     assert normal_p_value(np.diag(noisy), 1.0) > REJECT

@@ -15,10 +15,11 @@ from __future__ import annotations
 import math
 import os
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import shake_256
-from itertools import count
+from itertools import accumulate, count
 from threading import Lock
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ _MIDDLE: Final = 1 << 25  # of 2^32: tail probabilities from 2^-7 on are decided
 _STEEP: Final = 47.0  # 1 / density of the normal law at a tail probability of 2^-7: 46.6
 _DOUBT: Final = 1e-12  # relative, by which an inverse of the normal law may be wrong: it is seen to be right to 1e-14
 _DIGITS: Final = 60
+_ROOM: Final = 1 + 2.0**-8  # for sums of up to 2^44 points of the grid that were rounded to float64 before
 _ONE_AT_A_TIME: Final = Lock()
 
 
@@ -97,10 +99,11 @@ def rounded_gaussian(size: int, scale: float, streams: Streams = system_streams)
 
 
 def exact_choice(log_weights: Floats, read: Read = os.urandom) -> int:
-    """An index with probability proportional to exp(log_weights), by one uniform number; right to 2^-50."""
-    shares = np.cumsum(np.exp(log_weights - np.max(log_weights)))
-    (word,) = struct.unpack("<Q", read(8))
-    return min(int(np.searchsorted(shares, shares[-1] * (word >> 11) * 2.0**-53, side="right")), shares.size - 1)
+    """An index with probability proportional to exp(log_weights), which are cut to whole numbers, 2^53 the largest."""
+    weights = np.nan_to_num(np.exp(log_weights - np.max(log_weights)) * 2.0**53)
+    shares = list(accumulate(map(int, weights)))
+    point = int.from_bytes(read(16), "little") * shares[-1] >> 128
+    return min(bisect_right(shares, point), len(shares) - 1)
 
 
 def _round(drawn: Floats, scale: float, read: Read) -> None:
@@ -175,7 +178,7 @@ def add_on_grid(values: Sequence[Any], *, bound: float, noise_multiplier: float,
     """
     grid = grid_size(bound, noise_multiplier)
     numbers = sum(math.prod(value.shape) for value in values)
-    scale = noise_multiplier * (bound + grid * math.sqrt(numbers))
+    scale = noise_multiplier * (bound + _ROOM * grid * math.sqrt(numbers)) * (1 + 2.0**-50)  # more than this rounds
     drawn = rounded_gaussian(numbers, scale / grid, streams)
     ends = np.cumsum([math.prod(value.shape) for value in values])
     return [_add(value, part, grid) for value, part in zip(values, np.split(drawn, ends[:-1]), strict=True)]
@@ -203,3 +206,4 @@ def _add_numbers(values: NDArray[Any], noise: Floats, grid: float) -> None:
             few, made = values[start : start + _CACHED], noise[start : start + _CACHED]
             made += np.rint(few.astype(np.float64) / grid)
             made *= grid
+            made += 0.0  # a zero without a sign: -0.0 would tell on which side of it the sum was

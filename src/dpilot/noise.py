@@ -97,6 +97,7 @@ class HardenedNoise:
 
     __slots__ = ()
     stamp: Final[str] = HARDENED
+    hardened: Final = True
 
     def gaussian(self, values: Sequence[Leaf], *, bound: float, noise_multiplier: float) -> list[Leaf]:
         return add_on_grid(values, bound=bound, noise_multiplier=noise_multiplier, streams=system_streams)
@@ -124,7 +125,7 @@ class KeyedNoise:
         noise, and the difference of two releases would have none.
     """
 
-    __slots__ = ("_by_values", "_hardened", "_lock", "_process", "_stamp", "_state", "_surrendered", "_witness")
+    __slots__ = ("_by_values", "_lock", "_process", "_stamp", "_state", "_surrendered", "_witness", "hardened")
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class KeyedNoise:
     ) -> None:
         self._state = Chain(fresh_key("noise")) if state is None else state
         self._stamp = (HARDENED if hardened else NOT_HARDENED) if stamp is None else stamp
-        self._hardened = hardened
+        self.hardened = hardened
         self._witness = witness
         self._by_values = by_values
         self._process = os.getpid()
@@ -156,14 +157,14 @@ class KeyedNoise:
     def gaussian(self, values: Sequence[Leaf], *, bound: float, noise_multiplier: float) -> list[Leaf]:
         scale = noise_multiplier * bound
         generator = self._advance("noise", values, scale)
-        if not self._hardened:
+        if not self.hardened:
             return add_gaussian(values, scale, generator)
         streams = keyed_streams(generator.bytes(KEY_BYTES))
         return add_on_grid(values, bound=bound, noise_multiplier=noise_multiplier, streams=streams)
 
     def choice(self, log_weights: Floats) -> int:
         generator = self._advance("noise", [log_weights])
-        return exact_choice(log_weights, generator.bytes) if self._hardened else gumbel_choice(log_weights, generator)
+        return exact_choice(log_weights, generator.bytes) if self.hardened else gumbel_choice(log_weights, generator)
 
     @property
     def looks(self) -> bool:
@@ -178,7 +179,7 @@ class KeyedNoise:
             stamp=self._stamp,
             witness=self._witness,
             by_values=self._by_values,
-            hardened=self._hardened,
+            hardened=self.hardened,
         )
 
     def surrender(self) -> Chain:
@@ -309,6 +310,15 @@ def _add_accelerated_stretch(value: Any, stretch: Stretch, scale: float, generat
         first, last = max(start, stretch.first), min(stop, stretch.last)
         noisy[first - stretch.first : last - stretch.first] = block[first - start : last - start]
     return noisy.add_(value.detach())
+
+
+def is_hardened(*sources: Noise) -> bool:
+    """Whether all of these add exact noise on a grid: then sums are made on one, too.
+
+    >>> is_hardened(HardenedNoise(), seeded_noise(7, hardened=True)), is_hardened(HardenedNoise(), SystemNoise())
+    (True, False)
+    """
+    return all(getattr(each, "hardened", False) for each in sources)
 
 
 def check_distinct(sources: Iterable[Noise]) -> None:

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from dpilot import audit
 from dpilot._arrays import Floats
 from dpilot.linear.logistic import probabilities
-from dpilot.linear.row_gradients import HistogramClip, RowGradients, gradient_step
+from dpilot.linear.row_gradients import GridRows, HistogramClip, RowGradients, gradient_step
 from dpilot.linear.rows import MemoryRows
 from dpilot.linear.streaming import parquet_rows
 from dpilot.mechanism import SYSTEM
@@ -41,7 +41,8 @@ def squared(target: Floats, scores: Floats) -> Floats:
 
 def step(weights: Floats, residual: Any, threshold: float, rows: Floats) -> Any:
     paid: dict[str, Any] = {"noise_multiplier": 1.0, "receipt": Receipt(Gaussian(1.0)), "noise": SYSTEM}
-    return gradient_step(MemoryRows.of(rows), weights, HistogramClip(threshold, KAPPA), residual=residual, **paid)
+    state = HistogramClip(threshold, KAPPA)
+    return gradient_step(GridRows.of(MemoryRows.of(rows)), weights, state, residual=residual, **paid)
 
 
 def norms(rows: Floats, weights: Floats, residual: Any) -> Floats:

@@ -21,6 +21,7 @@ from dpilot.linear.row_gradients import HistogramClip, OneHot, RowGradients, Uni
 from dpilot.linear.rows import UnitChunk
 from dpilot.noise import seeded_noise
 from dpilot.numerics import precision
+from dpilot.numerics.grid import cut_rows
 from dpilot.privacy.events import Gaussian
 from dpilot.privacy.receipt import Receipt
 from dpilot.private_sum import PerSampleGradients, clip_and_sum, private_sum
@@ -113,6 +114,10 @@ def short(rows: Any) -> Any:
     return np.column_stack([rows[:, :-1] * np.minimum(1.0, 1.99 / lengths), rows[:, -1]])
 
 
+def on_grid(rows: Any) -> Any:
+    return np.column_stack([cut_rows(rows[:, :-1].copy()), rows[:, -1]])
+
+
 def of_heads(places: Any, grade: precision.Grade = precision.FULL) -> PerSampleGradients:
     blocks = FeatureBlocks.of(Features.of(ROWS[places, :-1], LABELS[places], CLASSES), grade=grade)
     limits = residual_limits(blocks.lengths, THRESHOLDS, CLASSES, blocks.grade)
@@ -133,10 +138,14 @@ def in_thresholds(sums: Any) -> Any:
 PROVIDERS: dict[str, tuple[Callable[[Any], PerSampleGradients], Callable[[Any], Any], Any]] = {
     "heads": (of_heads, in_thresholds, (clip_heads, JOINT)),
     "heads in TF32": (partial(of_heads, grade=precision.TF32), in_thresholds, (clip_heads, JOINT)),
-    "rows": (lambda p: RowGradients(ROWS[p], ROW_WEIGHTS, pull), np.linalg.norm, (clip, HistogramClip(0.7, 0.1))),
+    "rows": (
+        lambda p: RowGradients(on_grid(ROWS[p]), ROW_WEIGHTS, pull),
+        np.linalg.norm,
+        (clip, HistogramClip(0.7, 0.1)),
+    ),
     "units": (lambda p: of_units(ROWS[p]), np.linalg.norm, (clip, HistogramClip(0.7, 0.1))),
     "bounded rows": (
-        lambda p: RowGradients(short(ROWS[p]), ROW_WEIGHTS, pull, longest=2.0),
+        lambda p: RowGradients(on_grid(short(ROWS[p])), ROW_WEIGHTS, pull, longest=2.0),
         np.linalg.norm,
         (clip, HistogramClip(0.7)),
     ),
@@ -154,7 +163,7 @@ def test_norms_bound_what_one_record_adds(name: str) -> None:
         added = length(gradients.weighted_sum(torch.from_numpy(weights) if name.startswith("heads") else weights))
         assert (added <= 0.37 * norms[0] * (1 + 1e-12) + 1e-12).all()  # squares of tiny float32 residuals vanish
         if name != "bounded rows":
-            assert (added >= 0.36 * norms[0]).all()  # and tightly
+            assert (added >= 0.36 * norms[0] - 1e-5).all()  # and tightly, but for what is cut off
 
 
 @pytest.mark.parametrize("name", PROVIDERS)

@@ -68,7 +68,7 @@ REACHING = {
 @every
 def test_some_record_reaches_the_bound(name):
     record = rows_for(name, np.array([REACHING[name]]))
-    assert moved(ALL[name][0], rows_for(name), record, **ALL[name][2]) == pytest.approx(1.0, rel=1e-5)  # on a grid
+    assert moved(ALL[name][0], rows_for(name), record, **ALL[name][2]) == pytest.approx(1.0, rel=2e-4)  # on a grid
 
 
 @every

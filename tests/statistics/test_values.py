@@ -102,7 +102,7 @@ def test_no_number_raises_though_the_caller_lets_numpy_raise(row):
 
 @given(SMALL)
 def test_second_moment_is_the_sum_of_products(rows):
-    assert exactly(s.second_moment, rows, radius=10.0, **NOISY)[0] == pytest.approx(rows.T @ rows, abs=1e-9)
+    assert exactly(s.second_moment, rows, radius=10.0, **NOISY)[0] == pytest.approx(rows.T @ rows, abs=1e-3)
 
 
 def test_second_moment_has_symmetric_noise_of_radius_squared():
@@ -220,8 +220,8 @@ def test_noisy_quantiles_are_close():
 @given(arrays(np.float64, st.integers(0, 12), elements=st.floats(-5, 5)), st.sampled_from([0.1, 0.5, 0.9]), GRIDS)
 def test_scores_of_the_chosen_quantile_are_minus_the_centred_counts(column, q, grid):
     _, (entry,) = exactly(s.chosen_quantile, column, q=q, grid=grid, epsilon=1.0)
-    assert entry.inputs[0] == pytest.approx([-abs(np.sum(column <= g) - q * column.size) for g in grid])
-    assert entry.bound == max(q, 1 - q)
+    assert entry.inputs[0] == pytest.approx([-abs(np.sum(column <= g) - q * column.size) for g in grid], abs=1e-5)
+    assert entry.bound == pytest.approx(max(q, 1 - q), abs=2**-24)
 
 
 @pytest.mark.parametrize("q", [0, 1, -0.1, np.nan, (0.5, 0.5), (0.9, 0.1)])

@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from dpilot._arrays import Floats
+from dpilot.hardened import grid_size
 from dpilot.linear.descent import Leave, StepSchedule
 from dpilot.linear.dpgd import Dpgd, gram_share, shrink, walk
 from dpilot.linear.gram_matrix import Gram, average_grams, gram_stage
@@ -17,6 +18,8 @@ from dpilot.linear.rows import Rows, total
 from dpilot.linear.solution import Solution
 from dpilot.linear.standardise import REACH
 from dpilot.mechanism import Draws, Noise, release
+from dpilot.numerics.grid import cut
+from dpilot.numerics.products import products
 from dpilot.privacy.events import Event, Gaussian
 
 __all__ = ["Auto", "choose_candidate"]
@@ -97,12 +100,12 @@ def _check_share(problem: LinearProblem) -> float:
 def _gain(rows: Rows, found: Solution, sigma: float, intercept: bool, receipt: Draws, noise: Noise) -> float:
     """The noisy sum over records of the squared error that ``found`` saves beside the centre, in units of 4."""
     assert found.gram is not None
-    thetas = np.column_stack([found.theta, _centre(found.gram, intercept)])
+    thetas, grid = np.column_stack([found.theta, _centre(found.gram, intercept)]), grid_size(1.0, sigma)
 
     def gains(values: Floats) -> Floats:
         target = np.clip(values[:, -1:], -REACH, REACH)
-        errors = (target - np.clip(values[:, :-1] @ thetas, -REACH, REACH)) ** 2
-        return np.asarray(np.clip((errors[:, 1] - errors[:, 0]) / _GAIN, -1.0, 1.0).sum())
+        errors = (target - np.clip(products(values[:, :-1], thetas), -REACH, REACH)) ** 2
+        return np.asarray(cut(np.clip((errors[:, 1] - errors[:, 0]) / _GAIN, -1.0, 1.0), grid).sum())
 
     # |clip(gain / 4, -1, 1)| <= 1 (tests/linear/test_privacy.py::test_one_more_record_moves_releases_within_their_
     # bounds_and_nothing_else)

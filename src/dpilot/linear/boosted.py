@@ -11,7 +11,7 @@ import numpy as np
 from dpilot.linear.descent import norm_quantile
 from dpilot.linear.gram_matrix import GramPlan, gram_stage, plan_gram
 from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
-from dpilot.linear.row_gradients import HistogramClip, gradient_step
+from dpilot.linear.row_gradients import GridRows, HistogramClip, gradient_step
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.privacy.events import Event
@@ -52,7 +52,7 @@ class BoostedAdaSSP:
         values, vectors = seen.floor_eigenvalues()
         radius, kappa = math.sqrt(seen.radius_squared), _KAPPA if self.clip is None else 0.0
         theta, level = np.zeros((seen.width, 1)), 1.0 if self.clip is None else self.clip
-        short = rows.map(lambda chunk: np.column_stack([into_ball(chunk[:, :-1], radius), chunk[:, -1]]), rows.columns)
+        short = GridRows.of(rows, lambda features: into_ball(features, radius))
         with run.stage("boosting") as receipt:
             for sigma in self._sigmas(problem, left):
                 pull, bins = gradient_step(

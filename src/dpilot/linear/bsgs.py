@@ -7,11 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpilot._arrays import Floats
+from dpilot.hardened import grid_size
 from dpilot.linear.fixed import equal_steps, fixed_steps
 from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
 from dpilot.linear.rows import Rows, total
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import release
+from dpilot.numerics.grid import cut
+from dpilot.numerics.products import products
 from dpilot.privacy.events import Composed, Event, Gaussian
 
 __all__ = ["BSGS"]
@@ -57,8 +60,9 @@ class BSGS:
         with run.stage(f"trial {level:g}") as receipt:
             short = self._short(problem, left)
             theta = fixed_steps(rows, level, short, size=size, receipt=receipt, noise=run.noise)
-            exact = float(total(rows, lambda values: np.asarray(_losses(values, theta).sum())))
             sigma = self._score(problem, left)
+            grid = grid_size(0.5, sigma)
+            exact = float(total(rows, lambda values: np.asarray(cut(_losses(values, theta), grid).sum())))
             return release(exact, bound=0.5, noise_multiplier=sigma, receipt=receipt, noise=run.noise)
 
     def _short(self, problem: LinearProblem, left: float) -> tuple[float, ...]:
@@ -73,5 +77,5 @@ class BSGS:
 
 
 def _losses(values: Floats, theta: Floats) -> Floats:
-    loss = (values[:, -1] - values[:, :-1] @ theta) ** 2
+    loss = (values[:, -1] - products(values[:, :-1], theta)) ** 2
     return np.asarray(np.minimum(loss, _LOSS_BOUND) / _LOSS_BOUND - 0.5)

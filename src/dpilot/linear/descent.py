@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 
 from dpilot._arrays import Floats
-from dpilot.linear.row_gradients import EDGES, HistogramClip, Residual, gradient_step, linear_residual
-from dpilot.linear.rows import Rows
+from dpilot.linear.row_gradients import EDGES, GridRows, HistogramClip, Residual, gradient_step, linear_residual
 from dpilot.mechanism import Draws, Noise
 
 __all__ = ["Descent", "Leave", "StepSchedule", "descend", "norm_quantile"]
@@ -90,7 +89,7 @@ class _State:
 
 
 def descend(
-    rows: Rows,
+    rows: GridRows,
     start: Floats,
     schedule: StepSchedule,
     *,

@@ -11,9 +11,11 @@ from dpilot._arrays import Floats
 from dpilot.linear.descent import Leave, StepSchedule, descend
 from dpilot.linear.gram_matrix import Gram, GramPlan, gram_stage, plan_gram
 from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
-from dpilot.linear.rows import Rows, whiten
+from dpilot.linear.row_gradients import GridRows
+from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import Draws, Noise
+from dpilot.numerics.products import products
 from dpilot.privacy.events import Event
 
 __all__ = ["Dpgd", "Pace", "gram_share", "histogram_share", "pace_of", "shrink", "walk"]
@@ -130,7 +132,7 @@ def walk(
     """Whiten ``rows`` by the moments that were ``seen``, and take the steps from their least-squares solution."""
     whitening = seen.whitening()
     start, spread = _start(seen, whitening)
-    white = whiten(rows, whitening)
+    white = GridRows.of(rows, lambda features: products(features, whitening))
     found = descend(
         white,
         start[:, None],

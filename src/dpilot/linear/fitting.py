@@ -19,7 +19,8 @@ from dpilot.linear.problem import SIZE_SHARE, CommittedRun, LinearProblem, Priva
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.linear.standardise import Scaling, StandardisePlan, buy_scaling, plan_centre, plan_scaling, plan_target
-from dpilot.mechanism import SYSTEM, Noise, seeded_noise
+from dpilot.mechanism import EXACT, SYSTEM, Noise
+from dpilot.noise import seeded_noise
 from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import Ledger, Stage, fit_budget
@@ -140,14 +141,14 @@ def resolve_size(size: Any, length: int) -> int | None:
     ]
 
 
-def noise_of(random_state: Any) -> Noise:
+def noise_of(random_state: Any, *, hardened: bool = True) -> Noise:
     """Noise from the operating system, or, with a ``random_state``, the same every time: stamped, warned of, for tests.
 
     >>> noise_of(None).stamp
-    'float noise, not hardened'
+    'hardened noise: an exact law on a grid'
     """
     if random_state is None:
-        return SYSTEM
+        return EXACT if hardened else SYSTEM
     from sklearn.utils import check_random_state
 
     warnings.warn(
@@ -156,7 +157,8 @@ def noise_of(random_state: Any) -> Noise:
         stacklevel=5,
     )
     fixed = isinstance(random_state, int) and random_state >= 0
-    return seeded_noise(random_state if fixed else int(check_random_state(random_state).randint(2**31)))
+    seed = random_state if fixed else int(check_random_state(random_state).randint(2**31))
+    return seeded_noise(seed, hardened=hardened)
 
 
 def fit_rows(
@@ -179,7 +181,7 @@ def fit_rows(
         in its stages.
     """
     plan = plan_fit(problem, declared, method, numeric_target=numeric_target)
-    noise = noise_of(random_state)
+    noise = noise_of(random_state, hardened=getattr(method, "hardened", True))
     stages = [Stage(name, event) for name, event in plan.stages.items()]
     with commit_stages(stages, problem.budget, ledger=ledger, noise=noise, unprotected=unprotected, unit=unit) as (
         run,

@@ -8,7 +8,7 @@ import numpy as np
 
 from dpilot._arrays import Floats
 from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
-from dpilot.linear.row_gradients import HistogramClip, gradient_step
+from dpilot.linear.row_gradients import GridRows, HistogramClip, gradient_step
 from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
 from dpilot.mechanism import Draws, Noise
@@ -33,10 +33,10 @@ def fixed_steps(
     Edge cases:
         Weights that grow beyond 1e6 standardised units are pulled back there: a diverging run stays finite.
     """
-    weights, state = np.zeros((rows.columns - 1, 1)), HistogramClip(threshold)
+    weights, state, cut = np.zeros((rows.columns - 1, 1)), HistogramClip(threshold), GridRows.of(rows)
     tail = []
     for step, sigma in enumerate(multipliers):
-        gradient, _ = gradient_step(rows, weights, state, noise_multiplier=sigma, receipt=receipt, noise=noise)
+        gradient, _ = gradient_step(cut, weights, state, noise_multiplier=sigma, receipt=receipt, noise=noise)
         weights = np.clip(weights + threshold * gradient / size, -1e6, 1e6)
         if step >= len(multipliers) - max(1, len(multipliers) // 3):
             tail.append(weights[:, 0])

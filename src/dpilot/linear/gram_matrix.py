@@ -12,6 +12,7 @@ from dpilot._arrays import Floats
 from dpilot.linear.problem import CommittedRun, LinearProblem, multiplier
 from dpilot.linear.rows import Rows, UnitChunk, unit_total
 from dpilot.mechanism import Draws, Noise, release_symmetric
+from dpilot.numerics.grid import gram_in_limbs, row_lengths
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import log_grid, quantile, quantile_event
 
@@ -132,18 +133,19 @@ def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Nois
     """Find a radius that most rows keep, then buy the second moments of rows scaled down to it.
 
     Guarantee:
-        A row z is scaled down to |z| <= radius, so it moves svec(sum z z^T) by |z z^T|_F <= radius^2, intercept and
-        target among its columns. A unit of several rows adds the mean of their z z^T, scaled down to |mean|_F <=
-        radius^2. The radius by ``statistics.quantile``, one length for each unit.
+        A row z is scaled down to |z| <= radius and cut to a grid, so it moves svec(sum z z^T) by |z z^T|_F <= radius^2,
+        intercept and target among its columns. A unit of several rows adds the mean of their z z^T, scaled down to
+        |mean|_F <= radius^2. The radius by ``statistics.quantile``, one length for each unit. Sums are exact, whatever
+        the order of the rows (docs/proofs/hardened.md).
 
     Edge cases:
         Standardised rows are about sqrt(columns) long, so a radius above twice that is not believed.
     """
     usual = 1.2 * math.sqrt(rows.columns)
     radius = usual if plan.radius is None else min(_radius(rows, plan.radius, receipt, noise), 2 * usual)
-    # |z z^T|_F = |z|^2 <= radius^2, and |svec(A)|_2 = |A|_F: each entry off the diagonal counts once, times sqrt(2)
-    exact = unit_total(rows, lambda chunk: _products(chunk, radius))
-    moments = release_symmetric(exact, bound=radius**2, noise_multiplier=plan.moments, receipt=receipt, noise=noise)
+    # |z z^T|_F = |z|^2 <= radius^2, and |svec(A)|_2 <= |A|_F: each entry off the diagonal counts once, times sqrt(2)
+    limbs = unit_total(rows, lambda chunk: _products(chunk, radius))
+    moments = release_symmetric(limbs, bound=radius**2, noise_multiplier=plan.moments, receipt=receipt, noise=noise)
     return Gram(moments / size, plan.moments * radius**2 / size, radius**2)
 
 
@@ -156,24 +158,27 @@ def average_grams(
         That of ``gram`` for each multiplier, at the radius that was released: one Gaussian each.
     """
     bound = seen.radius_squared
-    exact = unit_total(rows, lambda chunk: _products(chunk, math.sqrt(bound)))
+    limbs = unit_total(rows, lambda chunk: _products(chunk, math.sqrt(bound)))
     sum_, weight = seen.moments / seen.noise**2, 1 / seen.noise**2
     for sigma in multipliers:
         part = (size / (sigma * bound)) ** 2
-        noisy = release_symmetric(exact, bound=bound, noise_multiplier=sigma, receipt=receipt, noise=noise)
+        noisy = release_symmetric(limbs, bound=bound, noise_multiplier=sigma, receipt=receipt, noise=noise)
         sum_, weight = sum_ + part * noisy / size, weight + part
     return Gram(sum_ / weight, weight**-0.5, bound)
 
 
 def _products(chunk: UnitChunk, radius: float) -> Floats:
-    """The sum over units of the mean of z z^T, each unit scaled down to length ``radius``: for standardised rows, whose
-    squares cannot overflow."""
-    norms, values = _lengths(chunk), chunk.values
-    long = norms > radius * _SHAVE
-    factors = np.where(long, radius * _SHAVE / np.maximum(norms, 1e-300), 1.0) / np.sqrt(chunk.sizes)  # squares weigh
-    if (factors != 1.0).any():
-        values = values * np.repeat(factors, chunk.sizes)[:, None]
-    return values.T @ values
+    """The sum over units of the mean of z z^T, each unit scaled down to length ``radius``, in two limbs: for
+    standardised rows, whose squares cannot overflow.
+
+    Where m rows z_i of a unit, over sqrt(m), are cut by e_i, their sum moves by sum (2 |z_i| |e_i| + |e_i|^2), with
+    |e_i| <= 2^-20 radius sqrt(d) and sum |z_i| <= m^(3/4) radius: 2^-18 sqrt(d) m^(3/4) radius^2 has room for that.
+    """
+    norms, sizes = _lengths(chunk), chunk.sizes
+    lost = np.where(sizes > 1, 2.0**-18 * math.sqrt(chunk.values.shape[1]) * sizes**0.75, 0.0)
+    most = np.where(lost <= 1, radius * _SHAVE / np.sqrt(1 + lost), 0.0)
+    factors = np.where(norms > most, most / np.maximum(norms, 1e-300), 1.0) / np.sqrt(sizes)  # squares weigh
+    return gram_in_limbs(chunk.values, np.repeat(factors, sizes), radius)
 
 
 def _lengths(chunk: UnitChunk) -> Floats:
@@ -188,9 +193,9 @@ def _lengths(chunk: UnitChunk) -> Floats:
     raised by eps m (d + m), by a quarter of these.
     """
     rows = chunk.values
-    squares = np.einsum("ij,ij->i", rows, rows)
     if chunk.starts is None:
-        return np.asarray(np.sqrt(squares))
+        return row_lengths(rows)
+    squares = np.einsum("ij,ij->i", rows, rows)
     sizes = chunk.sizes
     units = np.repeat(np.arange(len(sizes)), sizes)
     total = np.bincount(units, squares**2, minlength=len(sizes))

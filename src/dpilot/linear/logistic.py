@@ -12,9 +12,10 @@ from dpilot.linear.descent import StepSchedule, descend
 from dpilot.linear.dpgd import histogram_share
 from dpilot.linear.gram_matrix import gram_stage, plan_gram
 from dpilot.linear.problem import CommittedRun, LinearProblem, gaussian_events, multiplier
-from dpilot.linear.row_gradients import Residual
-from dpilot.linear.rows import Rows, whiten
+from dpilot.linear.row_gradients import GridRows, Residual
+from dpilot.linear.rows import Rows
 from dpilot.linear.solution import Solution
+from dpilot.numerics.products import products
 from dpilot.privacy.events import Event
 
 __all__ = ["LogisticSteps", "probabilities"]
@@ -58,7 +59,7 @@ class LogisticSteps:
         features = rows.map(_without_target, rows.columns)
         seen = gram_stage(features, plan_gram(problem, left * self.gram_share), size, run)
         whitening = seen.whitening()
-        white = whiten(rows, whitening)
+        white = GridRows.of(rows, lambda features: products(features, whitening))
         with run.stage("gradient") as receipt:
             found = descend(
                 white,

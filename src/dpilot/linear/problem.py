@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from dpilot import _validate
-from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event
+from dpilot.mechanism import EXACT, Draws, Noise, gaussian_event
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.privacy.gaussian import gdp_mu
@@ -89,7 +89,7 @@ class CommittedRun:
     """One fit's way to the data: the stages of its commitment, and one noise source."""
 
     committed: Committed
-    noise: Noise = SYSTEM
+    noise: Noise = EXACT
 
     @contextmanager
     def stage(self, purpose: str) -> Iterator[Draws]:

@@ -6,6 +6,9 @@ Each record sends its clipped gradient, in thresholds, and kappa in one entry of
 
 so every step writes the same receipt, whatever the threshold does; kappa = 0 sends no histogram. The gradient of a unit
 of several rows is the mean of theirs, clipped once.
+
+What each record adds is cut to a grid by itself, towards zero, and sums are exact: no order of the records and no
+rounding of a sum is in a release (``numerics.grid``, docs/proofs/hardened.md).
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ from numpy.typing import NDArray
 
 from dpilot._arrays import Floats
 from dpilot.linear.rows import Rows, UnitChunk
-from dpilot.mechanism import Draws, Noise
+from dpilot.mechanism import Draws, Noise, release
+from dpilot.numerics.grid import RECORDS, UNIT, add_to_limbs, cut, cut_pull, cut_rows, join_limbs, row_lengths
 from dpilot.numerics.products import products
-from dpilot.private_sum import PerSampleGradients, private_sum
+from dpilot.private_sum import Clip, PerSampleGradients, Summand, private_sum
 
 __all__ = [
-    "EDGES", "HistogramClip", "OneHot", "Residual", "RowGradients", "UnitGradients", "clip", "gradient_step",
-    "linear_residual",
+    "EDGES", "GridRows", "HistogramClip", "OneHot", "Residual", "RowGradients", "UnitGradients", "clip",
+    "gradient_step", "linear_residual",
 ]  # fmt: skip
 
 Residual = Callable[[Floats, Floats], Floats]
@@ -35,6 +39,7 @@ Residual = Callable[[Floats, Floats], Floats]
 EDGES: Final = 2.0 ** np.array([-4.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 4.0])
 """Edges of the bins of norms, in thresholds."""
 _ENTRIES: Final = 1 << 21  # of gradients formed at a time
+_KAPPA: Final = 2.0**-24  # what the entries of a histogram are multiples of: their sums are exact
 
 
 @final
@@ -51,7 +56,7 @@ class HistogramClip:
 
 
 def clip(norms: Floats, state: HistogramClip) -> tuple[Floats, OneHot]:
-    """Weights min(1, C / n) / C, and kappa in the bin of n / C; a norm that is not finite has neither.
+    """Weights min(1, C / n) / C, and kappa, cut to 24 bits, in the bin of n / C; a norm that is not finite has neither.
 
     Guarantee:
         (w n)^2 + |x|^2 <= 1 + kappa^2. The weight is shortened by 1e-12, more than the roundings of a norm of up to
@@ -60,7 +65,8 @@ def clip(norms: Floats, state: HistogramClip) -> tuple[Floats, OneHot]:
     finite = np.isfinite(norms)
     weights = np.where(finite, (1 - 1e-12) / np.maximum(norms, state.threshold), 0.0)
     bins = np.searchsorted(EDGES, norms / state.threshold) if state.kappa else np.zeros(norms.shape, dtype=np.intp)
-    return weights, OneHot(np.where(finite, bins, -1), EDGES.size + 1 if state.kappa else 0, state.kappa)
+    kappa = float(cut(np.array(state.kappa), _KAPPA))
+    return weights, OneHot(np.where(finite, bins, -1), EDGES.size + 1 if kappa else 0, kappa)
 
 
 @final
@@ -89,13 +95,32 @@ def linear_residual(target: Floats, scores: Floats) -> Floats:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class GridRows:
+    """Rows of [features | target] whose features lie on a grid: what steps are taken on."""
+
+    rows: Rows
+
+    @classmethod
+    def of(cls, rows: Rows, change: Callable[[Floats], Floats] = np.array) -> GridRows:
+        """The features, each row put through ``change`` by itself, then cut to the grid of its own length."""
+
+        def cut_features(values: Floats) -> Floats:
+            return np.column_stack([cut_rows(change(values[:, :-1])), values[:, -1]])
+
+        return cls(rows.map(cut_features, rows.columns))
+
+
+@final
 class RowGradients(PerSampleGradients):
     """The gradients x (outer) residual of some rows [features | target] at ``weights`` (columns, outputs).
 
-    ``longest`` is what no row of features exceeds in length, where that is known: norms are then longest |residual|.
+    Features are those of ``GridRows``, of 4,096 rows at most. ``longest`` is what no row of features exceeds in length,
+    where that is known: norms are then longest |residual|.
 
     Guarantee:
-        |x (outer) r|_F = |x| |r|, so norms are exact but for roundings, which ``clip`` takes off.
+        |x (outer) r|_F = |x| |r|, so norms are exact but for roundings, which ``clip`` takes off. Weighed residuals are
+        cut to a grid, so that what a record adds is a multiple of UNIT, number by number no larger than its gradient.
     """
 
     def __init__(
@@ -103,21 +128,23 @@ class RowGradients(PerSampleGradients):
     ) -> None:
         self._features = rows[:, :-1]
         self._pull = residual(rows[:, -1], products(self._features, weights))  # (n, outputs)
+        self._lengths = row_lengths(self._features)
         self._longest = longest
 
     @property
     def norms(self) -> Floats:
-        lengths = _lengths(self._features) if self._longest is None else self._longest
-        return np.asarray(lengths * _lengths(self._pull))
+        lengths = self._lengths if self._longest is None else self._longest
+        return np.asarray(lengths * row_lengths(self._pull))
 
     def weighted_sum(self, weights: Floats) -> Floats:
-        pull = np.where(weights[:, None] > 0, self._pull * weights[:, None], 0.0)  # 0 times infinity is no number
-        return np.asarray(self._features.T @ pull)
+        counted = (weights > 0) & (self._lengths > 0)  # 0 times infinity is no number
+        pull = np.where(counted[:, None], self._pull * weights[:, None], 0.0)
+        return np.asarray(self._features.T @ cut_pull(pull, self._lengths))
 
 
 @final
 class UnitGradients(PerSampleGradients):
-    """The gradients of units of several rows, as ``RowGradients``: the mean of those of a unit's rows.
+    """The gradients of units of several rows, 4,096 units at most: the mean of those of a unit's rows, cut to a grid.
 
     Guarantee:
         Norms are those of the vectors that are added up, which are formed; with ``longest`` no less.
@@ -129,23 +156,37 @@ class UnitGradients(PerSampleGradients):
         self._shape = weights.shape
         each = (features[:, :, None] * pull[:, None, :]).reshape(len(features), weights.size)
         self._gradients = chunk.means(each)
-        self._most = None if longest is None else longest * chunk.means(_lengths(pull)[:, None])[:, 0]
+        self._most = None if longest is None else longest * chunk.means(row_lengths(pull)[:, None])[:, 0]
 
     @property
     def norms(self) -> Floats:
-        return _lengths(self._gradients) if self._most is None else self._most
+        return row_lengths(self._gradients) if self._most is None else self._most
 
     def weighted_sum(self, weights: Floats) -> Floats:
         counted = weights > 0
-        return np.asarray(weights[counted] @ self._gradients[counted]).reshape(self._shape)
+        each = cut(weights[counted, None] * self._gradients[counted], UNIT)
+        return np.asarray(each.sum(axis=0)).reshape(self._shape)
 
 
-def _lengths(rows: Floats) -> Floats:
-    return np.abs(rows[:, 0]) if rows.shape[1] == 1 else np.sqrt(np.einsum("ij,ij->i", rows, rows))
+@final
+@dataclass(frozen=True, slots=True)
+class _InLimbs(Summand):
+    """The sums of one piece, ready to be added to those of others without rounding."""
+
+    piece: PerSampleGradients
+
+    def clip_and_sum(self, clip: Clip, state: Any) -> tuple[Floats, Floats]:
+        sums, extras = self.piece.clip_and_sum(clip, state)
+        return add_to_limbs(np.zeros((2, *sums.shape)), sums, UNIT), extras
+
+
+def _release_joined(total: tuple[Floats, Floats], **terms: Any) -> tuple[Floats, Floats]:
+    noisy: tuple[Floats, Floats] = release((join_limbs(total[0]), total[1]), **terms)
+    return noisy
 
 
 def gradient_step(
-    rows: Rows,
+    rows: GridRows,
     weights: Floats,
     state: HistogramClip,
     *,
@@ -158,23 +199,27 @@ def gradient_step(
     """The noisy sum of clipped gradients over the threshold, shaped as ``weights``, and the noisy bins of norms.
 
     Guarantee:
-        That of ``private_sum``: one Gaussian of ``noise_multiplier``.
+        That of ``private_sum``: one Gaussian of ``noise_multiplier``. The sum is the same for every order of the
+        records, to the last bit.
     """
 
     def gradients(chunk: UnitChunk) -> Iterator[PerSampleGradients]:
         if chunk.starts is None:
-            yield RowGradients(chunk.values, weights, residual, longest)
+            for start in range(0, len(chunk.values), RECORDS):
+                yield RowGradients(chunk.values[start : start + RECORDS], weights, residual, longest)
         else:
-            pieces = chunk.split(_ENTRIES // weights.size)
+            pieces = chunk.split(min(_ENTRIES // weights.size, RECORDS))
             yield from (UnitGradients(piece, weights, residual, longest) for piece in pieces)
 
+    none = RowGradients(np.zeros((0, rows.rows.columns)), weights, residual, longest)
     sums, extras = private_sum(
-        chain.from_iterable(map(gradients, rows.unit_chunks())),
+        map(_InLimbs, chain.from_iterable(map(gradients, rows.rows.unit_chunks()))),
         clip,
         state,
-        empty=RowGradients(np.zeros((0, rows.columns)), weights, residual, longest),
+        empty=_InLimbs(none),
         noise_multiplier=noise_multiplier,
         receipt=receipt,
         noise=noise,
+        door=_release_joined,
     )
     return sums, extras / (state.kappa or 1.0)

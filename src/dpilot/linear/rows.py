@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from dpilot._arrays import Floats, Indices
 from dpilot.data.units import UnitRows
-from dpilot.numerics.products import products
 
-__all__ = ["MappedRows", "MemoryRows", "Rows", "UnitChunk", "finite_rows", "rechunk", "total", "unit_total", "whiten"]
+__all__ = ["MappedRows", "MemoryRows", "Rows", "UnitChunk", "finite_rows", "rechunk", "total", "unit_total"]
 
 
 CHUNK: Final = 1 << 16
@@ -217,8 +216,3 @@ def unit_total(rows: Rows, function: Callable[[UnitChunk], Floats]) -> Floats:
     if (sum_chunks := getattr(rows, "sum_chunks", None)) is not None:
         return np.asarray(sum_chunks(function), dtype=np.float64)
     return np.asarray(sum(function(chunk) for chunk in rows.unit_chunks()), dtype=np.float64)
-
-
-def whiten(rows: Rows, whitening: Floats) -> Rows:
-    """The rows with their features times a matrix, each row on its own; the target stays."""
-    return rows.map(lambda values: np.column_stack([products(values[:, :-1], whitening), values[:, -1]]), rows.columns)

@@ -20,9 +20,11 @@ from typing import Final
 import numpy as np
 
 from dpilot._arrays import Floats
+from dpilot.hardened import grid_size
 from dpilot.linear.problem import SIZE_SHARE, LinearProblem, gaussian_events, multiplier
 from dpilot.linear.rows import Rows, total
 from dpilot.mechanism import Draws, Noise, release
+from dpilot.numerics.grid import cut
 from dpilot.privacy.events import Composed, Event, Gaussian
 from dpilot.statistics import log_grid, quantile, quantile_event
 
@@ -292,9 +294,14 @@ def _mean(
     rows: Rows, center: Floats, reach: Floats, multiplier: float, size: float, receipt: Draws, noise: Noise
 ) -> Floats:
     """How far the mean of values pulled in to ``reach`` lies from ``center``."""
-    exact = total(rows, lambda values: np.sum(np.clip(values - center, -reach, reach) / reach, axis=0))
-    # |clip(y - center, -reach, reach)| / reach <= 1, shaved by 1e-12 for the roundings of the quotient
-    noisy = release(exact * _SHAVE, bound=1.0, noise_multiplier=multiplier, receipt=receipt, noise=noise)
+    grid = grid_size(1.0, multiplier)
+
+    def parts(values: Floats) -> Floats:
+        """|clip(y - center, -reach, reach)| / reach <= 1, shaved by 1e-12 for the roundings of the quotient."""
+        return cut(_SHAVE * (np.clip(values - center, -reach, reach) / reach), grid)
+
+    exact = total(rows, lambda values: parts(values).sum(axis=0))
+    noisy = release(exact, bound=1.0, noise_multiplier=multiplier, receipt=receipt, noise=noise)
     return np.asarray(reach * np.clip(noisy / max(size, 1.0), -1.0, 1.0))
 
 
@@ -308,7 +315,9 @@ def _pool_widths(
     """One width for all features, and the target's own."""
     # k entries of weight 1 / k in one histogram: at most 1 in L2 (all in one bin); the target's own entry is another 1
     bound = math.sqrt(1 + target)
-    counts = total(rows, lambda values: _pool_octaves(values, target))
+    weights = np.ones((1 + target, 1))
+    weights[0] = cut(weights[0] / max(rows.columns - target, 1), 2.0**-24)  # of which sums are exact
+    counts = weights * total(rows, lambda values: _pool_octaves(values, target))
     noisy = release(counts, bound=bound, noise_multiplier=multiplier, receipt=receipt, noise=noise)
     common = _width(noisy[0], multiplier * bound, size, _CERTAIN)
     widths = np.full(rows.columns, common if math.isfinite(common) else 1.0)
@@ -321,7 +330,7 @@ def _pool_widths(
 def _pool_octaves(values: Floats, target: bool) -> Floats:
     octaves = _octaves(values)
     features = octaves[: octaves.shape[0] - target]
-    return np.stack([features.sum(axis=0) / max(features.shape[0], 1), *octaves[octaves.shape[0] - target :]])
+    return np.stack([features.sum(axis=0), *octaves[octaves.shape[0] - target :]])
 
 
 def _octaves(values: Floats) -> Floats:

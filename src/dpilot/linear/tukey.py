@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -47,6 +48,7 @@ class TukeyEM:
     """
 
     models: int | None = None
+    hardened: ClassVar[bool] = False  # its law is a continuous one, which the records decide
 
     def stages(self, problem: LinearProblem, left: float) -> dict[str, Event]:
         return {"tukey": _event(problem, left)}

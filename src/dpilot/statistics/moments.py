@@ -14,6 +14,7 @@ from dpilot._arrays import Floats
 from dpilot.errors import InvalidInput
 from dpilot.hardened import grid_size
 from dpilot.mechanism import EXACT, Draws, Noise, gaussian_event, release, release_symmetric
+from dpilot.numerics.grid import cut, gram_in_limbs
 from dpilot.privacy.events import Event
 from dpilot.statistics.rows import Data, into_ball, into_box, parts
 
@@ -149,7 +150,7 @@ def mean(
 def _onto_grid(domain: Domain, rows: Floats, noise_multiplier: float) -> Floats:
     """The clipped rows, cut towards 0 to the grid of the noise: of such rows sums are exact in any order."""
     grid = grid_size(domain.bound(rows.shape[1]), noise_multiplier)
-    return np.asarray(np.trunc(domain.clip(rows) / grid) * grid)
+    return cut(domain.clip(rows), grid)
 
 
 def second_moment_event(noise_multiplier: float) -> Event:
@@ -171,7 +172,8 @@ def second_moment(
         intercept and the target among the columns, and they are covered. A Gaussian of ``noise_multiplier``.
 
     Edge cases:
-        Rows longer than ``radius`` are scaled down to it. A record that is not finite is the null record.
+        Rows longer than ``radius`` are scaled down to it, and entries cut to 2^-20 of it: sums are then exact, in any
+        order. A record that is not finite is the null record.
         The result is symmetric but, being noisy, may have negative eigenvalues.
 
     Example:
@@ -186,11 +188,7 @@ def second_moment(
         regression", UAI 2018.
     """
     radius = _validate.positive(radius=radius)
-    total = np.asarray(sum(_gram(into_ball(rows, radius)) for rows in parts(data)))
+    limbs = np.asarray(sum(gram_in_limbs(into_ball(rows, radius), np.ones(len(rows)), radius) for rows in parts(data)))
     return release_symmetric(
-        total, bound=radius * radius, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise
+        limbs, bound=radius * radius, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise
     )
-
-
-def _gram(rows: Floats) -> Floats:
-    return rows.T @ rows

@@ -15,8 +15,11 @@ import numpy as np
 from dpilot import _validate
 from dpilot._arrays import Floats, Indices
 from dpilot.mechanism import EXACT, Draws, Noise, choose, release
+from dpilot.numerics.grid import cut
 from dpilot.privacy.events import Event, ExponentialMechanism, Gaussian, Repeated
 from dpilot.statistics.rows import Data, check_increasing, only_column, parts
+
+_PART = 2.0**-24  # what quantiles are multiples of
 
 
 def log_grid(
@@ -136,7 +139,9 @@ def chosen_quantile(
 
 
 def _targets(q: float | Sequence[float]) -> Floats:
-    targets = np.array([_validate.open_unit(q=float(each)) for each in np.atleast_1d(q)])
+    """The quantiles asked for as multiples of 2^-24: products with whole numbers, and their sums, are exact."""
+    targets = cut(np.array([_validate.open_unit(q=float(each)) for each in np.atleast_1d(q)]), _PART)
+    targets = np.clip(targets, _PART, 1 - _PART)
     return targets if targets.size == 1 else check_increasing("q", targets)
 
 

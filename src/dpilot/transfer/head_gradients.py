@@ -39,7 +39,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, cast, final
 
@@ -49,11 +49,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dpilot.data.disk import DiskArrayBuilder
+from dpilot.errors import InvalidInput
 from dpilot.numerics import precision
 from dpilot.private_sum import Clip, PerSampleGradients, clip_and_sum
 from dpilot.transfer import head_kernels
+from dpilot.transfer.exact_heads import cut_features, powers_above, sum_exactly
 from dpilot.transfer.features import NULL, DiskValues, Features, chunk_rows
-from dpilot.transfer.joint import clip_heads
+from dpilot.transfer.joint import JointHeads, clip_heads
 from dpilot.transfer.unit_gradients import UnitBlock, UnitBlocksOnDisk, UnitHeadGradients, cut_blocks
 
 __all__ = ["FeatureBlocks", "HeadGradients", "residual_limits"]
@@ -109,6 +111,7 @@ class FeatureBlocks:
     product: Product = _product
     units: Iterable[UnitBlock] | None = None  # whose rows are whose, where a unit has several
     class_weights: Tensor | None = None  # (classes,) float32
+    powers: Tensor | None = None  # (n,) float64, those above the lengths of rows on a grid, whose sums are exact
 
     @classmethod
     def of(
@@ -120,14 +123,22 @@ class FeatureBlocks:
         class_weights: Sequence[float] | None = None,
         grade: precision.Grade | None = None,
         product: Product = _product,
+        exact: bool = False,
     ) -> FeatureBlocks:
         """Those of ``features``; ``size`` is the declared number of them, which blocks on an accelerator are cut by.
+
+        ``exact``: rows are cut to a grid, so that sums are exact in any order, for hardened noise; of records in the
+        memory of a CPU, one row each.
 
         ``grade`` is that of the device, and ``product`` the one whose roundings the limits have room for, unless a test
         writes out those of another device.
         """
         features = features.by_place()
         features = features if device is None else features.to(device)
+        if exact:
+            _check_exact(features)
+            pieces = [cut_features(rows) for rows in chunk_rows(features.values, _NORM_ROWS)]
+            features = replace(features, values=torch.cat(pieces))
         if isinstance(features.labels, DiskValues):
             return cls._on_disk(features, class_weights)
         values, labels = features.values, features.labels
@@ -138,8 +149,9 @@ class FeatureBlocks:
             values, labels = pad_to_blocks(values, labels, block)
         values = precision.truncate_tf32(values) if grade is precision.TF32 else values
         lengths = torch.empty(len(values), dtype=torch.float64, device=values.device)
-        pieces = zip(chunk_rows(values, _NORM_ROWS), chunk_rows(lengths, _NORM_ROWS), strict=True)
-        for rows, some in pieces:  # in place: results between freed pieces would keep the heap from shrinking
+        for rows, some in zip(
+            chunk_rows(values, _NORM_ROWS), chunk_rows(lengths, _NORM_ROWS), strict=True
+        ):  # in place: results between freed pieces would keep the heap from shrinking
             some.copy_(torch.linalg.vector_norm(rows.double(), dim=1))
         null = (labels == NULL) | ~torch.isfinite(lengths)
         if bool((null & (lengths != 0)).any()):  # a product of 0 and nan would be nan; rows of zeros stay, uncopied
@@ -151,7 +163,9 @@ class FeatureBlocks:
         units = None
         if features.units is not None and features.shares is not None:
             units = tuple(cut_blocks(values, lengths, features.units, features.shares, rows=block, most=most))
-        return cls(values, labels.clamp_min(0), lengths, features.classes, block, grade, product, units, weights)
+        powers = powers_above(lengths) if exact else None
+        codes = labels.clamp_min(0)
+        return cls(values, codes, lengths, features.classes, block, grade, product, units, weights, powers)
 
     @classmethod
     def _on_disk(cls, features: Features, class_weights: Sequence[float] | None) -> FeatureBlocks:
@@ -187,6 +201,12 @@ class FeatureBlocks:
         assert total is not None  # there is one block at least
         sums: Tensor = total[0]
         return sums
+
+    def sum_in_units(self, weights: Tensor, limits: Tensor, joint: JointHeads) -> Tensor:
+        """The same, each head's in units of its noise."""
+        if self.powers is not None:
+            return sum_exactly(cast(Any, self.gradients(weights, limits)), self.powers, weights.shape, joint)
+        return self.clip_and_sum(weights, limits) / weights.new_tensor(joint.units)[:, None, None]
 
     def gradients(self, weights: Tensor, limits: Tensor) -> Iterator[PerSampleGradients]:
         """Those of each block in turn, one block at least: weights (heads, classes, d), limits (heads, n)."""
@@ -246,7 +266,7 @@ class HeadGradients(PerSampleGradients):
         product: Product = _product,
         weights: Tensor | None = None,
     ) -> None:
-        self._rows, self._labels, self._limits, self._scores = rows, labels, limits, scores
+        self.rows, self._labels, self._limits, self._scores = rows, labels, limits, scores
         self._grade, self._product, self._weights = grade, product, weights
 
     @cached_property
@@ -261,9 +281,13 @@ class HeadGradients(PerSampleGradients):
     def norms(self) -> Tensor:
         return self.residuals.square().sum(1).sqrt_().div_(self._limits).T
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
+    def weigh(self, weights: Tensor) -> Tensor:
+        """The residuals times their weights, nan as 0. Sensitive."""
         residuals = self.__dict__.pop("residuals", self.residuals)  # overwritten: asked for again, they are formed anew
-        residuals.mul_(weights.T.unsqueeze(1)).nan_to_num_(nan=0.0)
+        return cast(Tensor, residuals.mul_(weights.T.unsqueeze(1)).nan_to_num_(nan=0.0))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        residuals = self.weigh(weights)
         if self._grade is precision.TF32:
             residuals.view(torch.int32).bitwise_and_(precision.KEPT_BITS)
         return self._sum(residuals)
@@ -283,7 +307,7 @@ class HeadGradients(PerSampleGradients):
         """sum_i R_i x_i^T for each head, in float64."""
         heads, classes, records = residuals.shape
         kind = torch.float32 if residuals.device.type == "mps" else torch.float64  # which has no float64
-        product = self._product(residuals.view(heads * classes, records), self._rows, kind)
+        product = self._product(residuals.view(heads * classes, records), self.rows, kind)
         return product.to(kind).view(heads, classes, -1)
 
 
@@ -332,6 +356,15 @@ def pad_to_blocks(values: Tensor, labels: Tensor, block: int) -> tuple[Tensor, T
     """Null records behind the others, so that whole blocks are had without a copy at every step."""
     missing = -len(values) % block
     return pad(values, (0, 0, 0, missing)), pad(labels, (0, missing), value=NULL)
+
+
+def _check_exact(features: Features) -> None:
+    rows = features.values
+    if type(rows) is not Tensor or rows.device.type != "cpu" or features.shares is not None:
+        raise InvalidInput(
+            "hardened noise is asked for of features on a GPU or on disk, sparse ones, or units of several rows: "
+            "expected one row a record, in memory. Leave out the noise, or train a torch.nn.Linear by Trainer."
+        )
 
 
 def _add(total: Tensor, more: Tensor, *, own: bool) -> Tensor:

@@ -74,7 +74,7 @@ class JointHeads:
 
     @property
     def noise(self) -> Noise:
-        return SYSTEM if self.noises is None else _NoiseByHead(self.noises)
+        return SYSTEM if self.noises is None else _NoiseByHead(self.noises, self.multipliers)
 
     def draw(self, event: Event) -> None:
         """Take one release of every head, in place of the one Gaussian they come to."""
@@ -85,9 +85,14 @@ class JointHeads:
 
 @dataclass(frozen=True, slots=True)
 class _NoiseByHead:
-    """A noise source made of one a head."""
+    """A noise source made of one a head, each of which is told the head's own bound: hardened ones round by it.
+
+    Rounding moves head j by g sqrt(d_j) / 2 at most. Were its noise to grow by a part of the joint bound that covers
+    this, it would grow by less than head j, whose own bound is smaller.
+    """
 
     noises: tuple[Noise, ...]
+    multipliers: tuple[float, ...]
 
     @property
     def stamp(self) -> str:
@@ -95,9 +100,10 @@ class _NoiseByHead:
 
     def gaussian(self, values: Sequence[Any], *, bound: float, noise_multiplier: float) -> list[Any]:
         (parts,) = values
-        options = {"bound": bound, "noise_multiplier": noise_multiplier}
-        pairs = zip(self.noises, parts, strict=True)
-        return [torch.stack([noise.gaussian([part], **options)[0] for noise, part in pairs])]
+        scale = bound * noise_multiplier
+        each = zip(self.noises, parts, self.multipliers, strict=True)
+        noisy = (n.gaussian([part], bound=scale / sigma, noise_multiplier=sigma) for n, part, sigma in each)
+        return [torch.stack([part for (part,) in noisy])]
 
     def choice(self, log_weights: NDArray[np.float64]) -> NoReturn:
         raise InternalError(f"a head's noise was asked to choose among {log_weights.size}: it only adds Gaussians.")

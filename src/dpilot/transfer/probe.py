@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 from dpilot import _validate
 from dpilot.errors import InvalidInput
 from dpilot.mechanism import Draws, Noise
-from dpilot.noise import check_distinct
+from dpilot.noise import check_distinct, is_hardened
 from dpilot.numerics import precision
 from dpilot.numerics.products import products
 from dpilot.privacy.events import Event, Gaussian, Repeated
@@ -99,7 +99,8 @@ def fit_heads(
     """Fit every head on the same features, as one product a step for all; weights (d, classes) for each head.
 
     ``receipts[j]`` is drawn once a step of head j and must hold ``heads[j].event``; ``size`` is declared, the divisor
-    of sums; ``noises[j]`` is head j's own noise source (the default asks the operating system at every step);
+    of sums; ``noises[j]`` is head j's own noise source (the default asks the operating system at every step): where all
+    are hardened, sums are exact;
     ``class_weights`` are declared or released, and multiply the loss of the records of each class before clipping.
 
     Guarantee:
@@ -119,7 +120,8 @@ def fit_heads(
     heads, size = tuple(heads), _validate.positive("It is declared, not counted.", size=size)
     _check_counts(len(heads), receipts=receipts, noises=heads if noises is None else noises)
     check_distinct(noises or ())
-    blocks = FeatureBlocks.of(features, device, size, class_weights=_check_weights(class_weights, features.classes))
+    checked, exact = _check_weights(class_weights, features.classes), noises is not None and is_hardened(*noises)
+    blocks = FeatureBlocks.of(features, device, size, class_weights=checked, exact=exact)
     team = _Team.start(heads, blocks)
     fits: dict[int, Tensor] = {}
     with torch.no_grad(), precision.use_grade(blocks.grade):
@@ -204,7 +206,7 @@ class _Team:
         released, rate = torch.zeros_like(weights), units / size
 
         def sum_gradients() -> Tensor:
-            return blocks.clip_and_sum(weights, limits) / units
+            return blocks.sum_in_units(weights, limits, joint)
 
         def move() -> None:
             velocity.mul_(momentum[:, None, None]).addcmul_(released, rate)
