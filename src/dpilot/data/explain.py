@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from dpilot.data.column import BUY, Column
+from dpilot.data.column import Column
 from dpilot.data.column_types import NULL, type_of
 from dpilot.data.schema import Schema
+from dpilot.data.types.base import BUY
 from dpilot.data.wildcards import is_wildcard
 
 __all__ = ["Explanation", "explain", "explain_column"]

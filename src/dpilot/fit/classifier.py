@@ -188,7 +188,7 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         self._fit(*self._with_ids(table, schema, ids))
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
         self.n_features_in_ = len(columns)
-        self.classes_ = np.asarray(self.schema.target.categories, dtype=object)
+        self.classes_ = np.asarray(self.fitted_.classes, dtype=object)
         return self
 
     def _fit_array(self, X: Any, y: Any, units: Any) -> Self:
@@ -263,8 +263,8 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
 
     def _codes(self, y: Any) -> Floats:
         if self.schema is not None:
-            column = self.schema.target
-            return category_codes({column.name: y}, column, self.schema)
+            schema = self.fitted_.schema  # with classes, where they were bought
+            return category_codes({schema.target.name: y}, schema.target, schema)
         return codes(target_cells(y), self.classes_)
 
     def __sklearn_tags__(self) -> Any:

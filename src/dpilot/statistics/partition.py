@@ -11,7 +11,9 @@ from scipy.stats import norm
 
 from dpilot import _validate
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release_sample
+from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import ApproxDP, Composed
+from dpilot.privacy.gaussian import gdp_mu
 
 _PROBES = 1024
 _BLOCK = 1024  # counts that take noise together
@@ -36,6 +38,20 @@ def threshold_for(noise_multiplier: float, delta: float) -> float:
     """
     sigma, chance = _validate.positive(noise_multiplier=noise_multiplier), _validate.open_unit(delta=delta)
     return float(1 + sigma * norm.isf(chance)) * (1 + 1e-12)
+
+
+def partition_terms(budget: Budget) -> tuple[float, float]:
+    """Noise multiplier and threshold that cost ``budget``: half of its delta for the Gaussian, half for the threshold.
+
+    A ledger adds the threshold's delta to that at which it prices the Gaussian: commit at half of the budget's.
+
+    >>> sigma, threshold = partition_terms(Budget(0.1, 1e-6))
+    >>> round(sigma), round(threshold)
+    (37, 182)
+    """
+    half = Budget(budget.epsilon, budget.delta / 2, allow_large_delta=True)
+    sigma = (1 + 1e-9) / gdp_mu(half)
+    return sigma, threshold_for(sigma, half.delta)
 
 
 def partitions(
