@@ -61,10 +61,8 @@ def explain_column(column: Column) -> Explanation:
     if column.role == "protected":
         role += ", and it is a feature too" if column.is_feature else ", and the model does not see it"
     missing = "an indicator column says so" if column.missing == "indicator" else NULL
-    expects = type_of(column).describe(column)
-    return Explanation(
-        column.name, role, expects, type_of(column).describe_outside(column), missing, paid=column.bounds == BUY
-    )
+    expects, paid = type_of(column).describe(column), BUY in (column.bounds, column.levels)
+    return Explanation(column.name, role, expects, type_of(column).describe_outside(column), missing, paid)
 
 
 def explain(schema: Schema) -> list[str]:
@@ -78,6 +76,7 @@ def explain(schema: Schema) -> list[str]:
         **({"Unit": [schema.unit.name]} if schema.unit is not None else {}),
         "Ignored": ignored,
         "Bounds bought from the budget": schema.to_buy,
+        **({"Classes bought from the budget": [schema.target.name]} if schema.buys_classes else {}),
     }
     lines = [f"{what}: {', '.join(names) if names else 'none'}." for what, names in named.items()]
     texts = ", ".join(map(repr, schema.missing_values)) or "none"
