@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpilot
-from dpilot import AutoClassifier, Budget, Ledger
+from dpilot import AutoClassifier, AutoRegressor, Budget, Ledger
 from dpilot.audit.neighbours import Pair
 from dpilot.cli.main import main
 from dpilot.data import folders
@@ -128,6 +128,11 @@ def test_a_ledger_without_a_place_for_the_threshold_is_refused(tmp_path, bound):
 def test_what_names_a_class_is_refused_before_anything_is_paid(how):
     with pytest.raises(InvalidInput, match="still to be bought"):
         fit_table(frame(), BUYING, **{**QUICK, **how})
+
+
+def test_a_regression_asks_for_numbers():
+    with pytest.raises(InvalidInput, match="which is categorical"):
+        AutoRegressor(schema=BUYING).fit(frame().drop(columns="outcome"), np.zeros(400))
 
 
 def test_only_classes_of_a_target_are_bought():

@@ -25,6 +25,7 @@ __all__ = ["ClassPurchase"]
 
 _SHARE: Final = 0.1
 """Of epsilon and delta: at epsilon 1 and delta 1e-6 a class of about 230 records shows."""
+_SHOWN: Final = 8  # classes that a sentence lists
 _IMAGINED: Final = ("class 1", "class 2")
 
 
@@ -78,7 +79,9 @@ class ClassPurchase:
 
     def reason(self, classes: Sequence[str] | None = None) -> str:
         """What was bought, in a sentence."""
-        found = "; two are reckoned with here" if classes is None else f": {', '.join(classes) or 'none'}"
+        known = classes or ()
+        listed = ", ".join([*known[:_SHOWN], *[f"{len(known)} in all"] * (len(known) > _SHOWN)])
+        found = f": {listed}" if known else "; two are reckoned with here"
         return (
             f"{_SHARE:.0%} of epsilon and delta buys the classes, those of about {self.threshold:.0f} records or "
             f"more{found}. Records of others are null."
