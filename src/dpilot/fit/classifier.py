@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
 from dpilot._arrays import Floats
+from dpilot.data.cells import check_numeric
 from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import (
@@ -210,6 +211,9 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         schema = text_schema(Frame.of(X).names, self.text, len(known.names))
         table, schema = join_target(X, known.cells(), schema)
         columns = schema.features
+        for column in columns:
+            if column.type == "numeric":
+                check_numeric(X[column.name], column.name)
         table, schema = self._with_ids(table, schema, ids)
         self._fit(table, schema, class_names=known.names, unprotected=unprotected, labels=tuple(known.classes.tolist()))
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
