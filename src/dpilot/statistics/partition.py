@@ -47,7 +47,7 @@ def partition_terms(budget: Budget) -> tuple[float, float]:
 
     >>> sigma, threshold = partition_terms(Budget(0.1, 1e-6))
     >>> round(sigma), round(threshold)
-    (37, 182)
+    (38, 186)
     """
     half = Budget(budget.epsilon, budget.delta / 2, allow_large_delta=True)
     sigma = (1 + 1e-9) / gdp_mu(half)
