@@ -81,6 +81,7 @@ def test_a_fit_of_a_folder_reads_no_listing(folder, tmp_path, monkeypatch, capsy
     monkeypatch.chdir(folder.parent)
     monkeypatch.setitem(folders._PICTURE, "size", [SIDE, SIDE])
     words = ["fit", "pics", "--classes", "buy", "--size", "private", "--epsilon", "20", "--delta", "1e-3"]
+    words += ["--epochs", "0.1"]
     assert main([*words, "--dry-run", "--json"]) == 0
     rehearsed = json.loads(capsys.readouterr().out)
     assert (rehearsed["epsilon"], rehearsed["stages"][0]["purpose"]) == (20.0, "classes")
@@ -192,7 +193,7 @@ def test_a_record_more_moves_only_what_is_released(replay, name):
     data = frame(120)
     more = pd.concat([data, pd.DataFrame([{**GOOD, "outcome": ODD[name]}], dtype=object)], ignore_index=True)
     replay(
-        partial(run, schema=BUYING, epsilon=20.0, delta=1e-3, epochs=2),
+        partial(run, schema=BUYING, epsilon=20.0, delta=1e-3, epochs=0.5),
         pairs=[Pair(name, data, more)],
         opaque=OPAQUE,
     )
