@@ -1,4 +1,6 @@
-"""python -m benchmarks rare [--quick] [--seeds N]: what is found of rare classes, with class weights and without.
+"""python -m benchmarks rare [--quick] [--seeds N] [--tables T ..] [--epsilons E ..] [--ways W ..]
+
+What is found of rare classes, with class weights and without.
 
     plain      nothing is asked for
     weights    class_weight="balanced", decision="likeliest"
@@ -7,7 +9,9 @@
 
 Tables: bank marketing (11.7 % yes), credit default (22 %), the Dutch census with its second class thinned to 1, 5 and
 14 %, Adult's occupations (15 classes, from 0.03 % to 13 %). Four fifths are for training; exact figures of the rest.
-The rare class is the least common one; of Adult, the three least common. Lines of JSON.
+The rare class is the least common one; of Adult, the three least common. Fits of one seed share split and test seed, so
+ways are compared in pairs. Another table is named with the share that its second class is thinned to
+("bank_marketing 0.01"). Lines of JSON.
 """
 
 from __future__ import annotations
@@ -61,7 +65,7 @@ def measure(name: str, way: str, model: str, epsilon: float, seed: int) -> dict[
     frame, target = table(name)
     train, test = (frame.iloc[places].reset_index(drop=True) for places in split(len(frame), seed))
     start = time.perf_counter()
-    fitted = fit_table(train, schema_of(frame, target), epsilon=epsilon, model=model, **WAYS[way])
+    fitted = fit_table(train, schema_of(frame, target), epsilon=epsilon, model=model, test_seed=seed, **WAYS[way])
     seconds = time.perf_counter() - start
     truth, found, chances = test[target].to_numpy(), fitted.predict(test), fitted.predict_proba(test)
     classes = fitted.schema.target.categories or ()
@@ -91,13 +95,17 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="benchmarks rare")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--tables", nargs="*", help="these alone, by the model auto")
+    parser.add_argument("--epsilons", type=float, nargs="*", default=[1.0, 3.0])
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=list(WAYS))
     given = parser.parse_args()
     if given.quick:
         print(json.dumps(measure("bank_marketing", "balanced", "auto", 1.0, 0)))
         raise SystemExit
-    for model, names, ways in (("auto", TABLES, WAYS), ("logistic", (TABLES[0], *TABLES[2:4]), ("plain", "balanced"))):
+    every = (("auto", TABLES, given.ways), ("logistic", (TABLES[0], *TABLES[2:4]), ("plain", "balanced")))
+    for model, names, ways in (("auto", given.tables, given.ways),) if given.tables else every:
         for seed in range(given.seeds):
-            for epsilon in (1.0, 3.0):
+            for epsilon in given.epsilons:
                 for name in names:
                     for way in ways:
                         print(json.dumps(measure(name, way, model, epsilon, seed)), flush=True)

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import dpilot
 from dpilot import AutoClassifier, Ledger
@@ -19,7 +20,7 @@ from dpilot.data.folders import declare_folder
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit import pipeline
-from dpilot.fit.embeddings import encoder_of
+from dpilot.fit.embeddings import embeddings_of, encoder_of
 from dpilot.fit.table import fit_table
 from dpilot.transfer.scattering import scatter
 from tests.data.pictures import SIDE, encoded, folder_of, pixels, put_odd
@@ -92,6 +93,12 @@ def test_features_are_those_of_the_array_path(folder):
     made = [pixels(2 * number + (place < EACH), bright=place < EACH) for place, number in enumerate(numbers)]
     expected = scatter(np.array(made).transpose(0, 3, 1, 2), white=255.0).numpy()
     assert np.array_equal(rows, expected)
+
+
+def test_features_are_made_on_the_gpu_where_there_is_one(folder, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    found = [embeddings_of(schema_of(folder), device)["picture"].device for device in (None, "cpu")]
+    assert found == ["cuda", "cpu"]
 
 
 def test_a_frame_with_names_of_files_and_units_is_fitted_saved_and_loaded(folder, tmp_path, monkeypatch):

@@ -178,6 +178,8 @@ def test_an_estimator_takes_texts_without_a_schema(encoder: Path, tmp_path: Path
         read.fit(X[["review"]], y)
     with pytest.raises(InvalidInput, match="text is 'reviw': expected a column"):
         AutoClassifier(classes=["neg", "pos"], text="reviw").fit(X, y)
+    with pytest.raises(InvalidInput, match="title is a column of text: expected numbers"):
+        AutoClassifier(classes=["neg", "pos"], text="review").fit(X, y)
 
 
 def test_the_command_line_takes_texts_without_a_schema(

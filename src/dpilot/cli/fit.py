@@ -49,7 +49,10 @@ def fit(
     ] = None,
     classes: Annotated[
         str | None,
-        typer.Option(help="The classes, as neg,pos: beside --text, or of a folder of pictures in place of its names."),
+        typer.Option(
+            help='The classes, as neg,pos, or "buy" (those of many records, paid): beside --text, or of a folder of '
+            "pictures in place of its names."
+        ),
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Total delta; without it min(1e-5, 1/(10 size)).")] = None,
     allow_large_delta: Annotated[bool, typer.Option(help="Accept delta >= 1/size, which protects little.")] = False,
@@ -162,13 +165,15 @@ def fit(
 def _declare_texts(text: list[str], target: str | None, classes: str | None, encoder: str | None) -> Schema:
     """The schema that --text, --target and --classes come to; columns that are not named are ignored."""
     from dpilot.data.schema import Schema
+    from dpilot.data.types.base import BUY
     from dpilot.errors import InvalidInput
 
     if target is None or classes is None:
         raise InvalidInput("--text without --target and --classes: expected both, as --target label --classes neg,pos.")
-    own = {} if encoder is None else {"encoder": encoder}
-    columns: dict[str, Any] = {name: {"type": "text", **own} for name in text}
-    columns[target] = {"type": "categorical", "categories": classes.split(","), "role": "target"}
+    reader = {} if encoder is None else {"encoder": encoder}
+    columns: dict[str, Any] = {name: {"type": "text", **reader} for name in text}
+    own = {"levels": BUY} if classes == BUY else {"categories": _names(classes)}
+    columns[target] = {"type": "categorical", **own, "role": "target"}
     return Schema.from_dict({"columns": columns, "defaults": {"others": "ignored"}})
 
 
@@ -176,6 +181,7 @@ def _schema(data: Path, schema: Path | None, classes: str | None) -> tuple[Schem
     """What is declared of DATA, and what of it was taken from the names of folders, which is published so."""
     from dpilot.data.folders import CLASS_FOLDERS, folder_schema
     from dpilot.data.schema import Schema
+    from dpilot.data.types.base import BUY
     from dpilot.errors import InvalidInput
 
     if schema is not None:
@@ -183,8 +189,12 @@ def _schema(data: Path, schema: Path | None, classes: str | None) -> tuple[Schem
             raise InvalidInput("--classes beside --schema: expected them in the schema.")
         return Schema.load(schema), ()
     if classes is not None:
-        return folder_schema(data, classes.split(",")), ()
+        return folder_schema(data, BUY if classes == BUY else _names(classes)), ()
     return folder_schema(data), (CLASS_FOLDERS,)
+
+
+def _names(classes: str) -> list[str]:
+    return [each.strip() for each in classes.split(",")]
 
 
 def _class_weight(given: list[str] | None) -> str | dict[str, float] | None:
@@ -301,7 +311,7 @@ def _rehearse(data: Table, schema: Schema, given: dict[str, Any], *, json: bool)
 
     plan = plan_fit(declared, "basic")
     rehearsal = rehearse(plan, loading=process_time(), table=TableSource.of(data, data.schema)).to_dict()
-    total = {"epsilon": plan.declared.budget.epsilon, "delta": plan.declared.budget.delta}
+    total = {"epsilon": declared.budget.epsilon, "delta": declared.budget.delta}
     if json:
         console.json({"dry_run": True, **total, **rehearsal})
         return
@@ -318,7 +328,8 @@ def _rehearse(data: Table, schema: Schema, given: dict[str, Any], *, json: bool)
 def _show_stopped(stopped: FitStopped, *, json: bool) -> None:
     if json:
         cost, left = ({"epsilon": each.epsilon, "delta": each.delta} for each in (stopped.cost, stopped.left))
-        console.json({"stopped": True, "health": stopped.health.to_dict(), "spent": cost, "left": left})
+        health = None if stopped.health is None else stopped.health.to_dict()
+        console.json({"stopped": True, "health": health, "spent": cost, "left": left})
         return
     console.line(f"Stopped: {stopped}")
 

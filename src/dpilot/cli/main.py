@@ -1,7 +1,7 @@
 """The command line: one file a command, loaded when it is asked for.
 
-Exit codes: 0 done, 2 wrong usage or bad input, 3 budget refused, 4 stopped by the health of the data, 130
-interrupted. An error is one line: value, rule, remedy.
+Exit codes: 0 done, 2 wrong usage or bad input, 3 budget refused, 4 stopped by the health of the data or for want of
+classes, 130 interrupted. An error is one line: value, rule, remedy.
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ from dpilot import _validate
 from dpilot.data import values
 from dpilot.data.column_types import TYPES, CellState, type_of
 from dpilot.data.sentences import NAMES
+from dpilot.data.types.base import BUY
 from dpilot.data.types.categorical import TRUTH
 from dpilot.errors import InvalidInput
 from dpilot.privacy.unit import RECORD
 
-BUY: Final = "buy"
 NARROWEST: Final = 1e-300  # what floats can still divide into parts
 
 Bounds = tuple[float, float] | Literal["buy"] | None
@@ -45,7 +45,8 @@ class Column:
     |---|---|---|
     | bounds | numeric | (lower, upper), or "buy" |
     | categories | categorical | texts, the code of each is its place; those of a boolean column are False and True |
-    | levels, ordered | categorical | "hash:256" for categories that nobody lists; whether their order means something |
+    | levels | categorical | "hash:256" for categories that nobody lists; of the target "buy": classes are paid for |
+    | ordered | categorical | whether their order means something |
     | range | date, datetime | first and last, as texts |
     | features, length | text | how many hashed columns, and how many letters count |
     | encoder | text | a sentence encoder in place of hashed columns, by name or folder; ``length`` counts tokens |
@@ -242,9 +243,14 @@ class Column:
             if self.type == "boolean":
                 return TRUTH
             if self.type == "categorical" and self.used and self.levels is None:
+                otherwise = (
+                    '"buy" to pay for those of many records'
+                    if self.role == "target"
+                    else '"hash:256" where there are too many to list'
+                )
                 self.refuse(
                     "categories are missing: declare all values it can have, from knowledge, not from the data, or "
-                    'levels = "hash:256" where there are too many to list'
+                    f"levels = {otherwise}"
                 )
             return None
         if self.type == "boolean" and tuple(given) == TRUTH:
@@ -340,7 +346,7 @@ class Column:
 def _with_levels(name: str, declared: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
     """What is declared, the values of a file of ``levels`` in place of its name: an unknown one gets a column then."""
     levels = declared.get("levels")
-    if not isinstance(levels, str) or levels.startswith("hash:") or "categories" in declared:
+    if not isinstance(levels, str) or levels == BUY or levels.startswith("hash:") or "categories" in declared:
         return declared
     try:
         lines = (folder / levels).read_text(encoding="utf-8-sig").splitlines()

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.random import Generator
 
-from dpilot.data.types.base import NULL, Block, CellState, ColumnType, Embedding, Reading, States
-from dpilot.data.types.categorical import BOOLEAN, Categorical, Hashed
+from dpilot.data.types.base import BUY, NULL, Block, CellState, ColumnType, Embedding, Reading, States
+from dpilot.data.types.categorical import BOOLEAN, Bought, Categorical, Hashed
 from dpilot.data.types.image import Image
 from dpilot.data.types.numeric import Numeric
 from dpilot.data.types.text import Text
@@ -54,12 +54,15 @@ TYPES: Final[Mapping[str, ColumnType]] = {
     "image": Image(),
 }
 _HASHED: Final = Hashed()
+_BOUGHT: Final = Bought()
 _CELLS: Final = 1 << 22  # cells and what they become, held at a time: a wide table takes no more than a long one
 
 
 def type_of(column: Column) -> ColumnType:
     """The type of a column that is used; categories that nobody lists are read otherwise than those that are."""
-    return TYPES[column.type or ""] if column.levels is None else _HASHED
+    if column.levels is None:
+        return TYPES[column.type or ""]
+    return _BOUGHT if column.levels == BUY else _HASHED
 
 
 def draw_cells(column: Column, rows: int, rng: Generator) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from dpilot.data.column import BUY, Column
+from dpilot.data.column import Column
 from dpilot.data.column_types import NULL, type_of
 from dpilot.data.schema import Schema
+from dpilot.data.types.base import BUY
 from dpilot.data.wildcards import is_wildcard
 
 __all__ = ["Explanation", "explain", "explain_column"]
@@ -60,10 +61,8 @@ def explain_column(column: Column) -> Explanation:
     if column.role == "protected":
         role += ", and it is a feature too" if column.is_feature else ", and the model does not see it"
     missing = "an indicator column says so" if column.missing == "indicator" else NULL
-    expects = type_of(column).describe(column)
-    return Explanation(
-        column.name, role, expects, type_of(column).describe_outside(column), missing, paid=column.bounds == BUY
-    )
+    expects, paid = type_of(column).describe(column), BUY in (column.bounds, column.levels)
+    return Explanation(column.name, role, expects, type_of(column).describe_outside(column), missing, paid)
 
 
 def explain(schema: Schema) -> list[str]:
@@ -77,6 +76,7 @@ def explain(schema: Schema) -> list[str]:
         **({"Unit": [schema.unit.name]} if schema.unit is not None else {}),
         "Ignored": ignored,
         "Bounds bought from the budget": schema.to_buy,
+        **({"Classes bought from the budget": [schema.target.name]} if schema.buys_classes else {}),
     }
     lines = [f"{what}: {', '.join(names) if names else 'none'}." for what, names in named.items()]
     texts = ", ".join(map(repr, schema.missing_values)) or "none"

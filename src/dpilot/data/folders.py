@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dpilot.data.schema import Schema
+from dpilot.data.types.base import BUY
 from dpilot.errors import InvalidInput
 
 __all__ = ["NAMES", "class_names", "count_entries", "declare_folder", "folder_schema", "list_entries"]
@@ -45,8 +46,11 @@ def class_names(folder: str | Path) -> list[str]:
     return [name for name, is_folder in _entries(Path(folder)) if is_folder]
 
 
-def declare_folder(folder: str | Path, classes: Sequence[str] | None = None) -> dict[str, dict[str, Any]]:
+def declare_folder(folder: str | Path, classes: Sequence[str] | str | None = None) -> dict[str, dict[str, Any]]:
     """What a schema says of a folder: pictures of 32 x 32 pixels in colours, and the classes, those of its folders."""
+    picture, target = NAMES
+    if classes == BUY:
+        return {picture: dict(_PICTURE), target: {"type": "categorical", "levels": BUY, "role": "target"}}
     found = class_names(folder) if classes is None else list(classes)
     if classes is not None and len(found) < 2:
         raise InvalidInput(f"classes are {found}: expected the names of two or more folders, as healthy,ill.")
@@ -55,12 +59,14 @@ def declare_folder(folder: str | Path, classes: Sequence[str] | None = None) -> 
             f"{Path(folder).name} has {len(found)} class folders: expected two or more, each with the pictures of its "
             "class; or a csv file with the names of the pictures and a schema (docs/pictures.md)."
         )
-    picture, target = NAMES
     return {picture: dict(_PICTURE), target: {"type": "categorical", "categories": found, "role": "target"}}
 
 
-def folder_schema(folder: str | Path, classes: Sequence[str] | None = None) -> Schema:
-    """The schema that ``dpilot schema init FOLDER`` writes; ``classes`` declares them in place of the listing."""
+def folder_schema(folder: str | Path, classes: Sequence[str] | str | None = None) -> Schema:
+    """The schema that ``dpilot schema init FOLDER`` writes; ``classes`` declares them in place of the listing.
+
+    ``classes`` "buy" leaves them to be bought: those of many records.
+    """
     return Schema.from_dict({"columns": declare_folder(folder, classes)})
 
 

@@ -72,7 +72,9 @@ def _missing_text(column: Column, schema: Schema) -> str | None:
 def _encode(column: Column, value: Cells, state: CellState) -> str:
     """The numbers that a model sees of one cell, as far as they are not 0."""
     if column.role == "target" or (column.role == "protected" and not column.is_feature):
-        return f"{column.categories[int(value[0])]!r}" if column.categories is not None else f"{value[0]:.4g}"
+        if column.categories is not None:
+            return f"{column.categories[int(value[0])]!r}"
+        return f"{value[0]:.4g}" if column.type == "numeric" else f"{value[0]!r}, if it is bought"
     if column.bounds == "buy" and state != CellState.MISSING:
         return f"{column.name}, scaled by the bounds that are bought"
     if state == CellState.MISSING:

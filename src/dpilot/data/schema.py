@@ -29,8 +29,9 @@ from typing import Any, Final
 
 from dpilot import _validate
 from dpilot.data import toml, wildcards
-from dpilot.data.column import BUY, Column
+from dpilot.data.column import Column
 from dpilot.data.sentences import fingerprint, shared_encoder
+from dpilot.data.types.base import BUY
 from dpilot.errors import InvalidInput
 
 __all__ = ["Column", "Defaults", "Schema"]
@@ -228,6 +229,15 @@ class Schema:
         if strange:
             raise InvalidInput(f'bounds are given for {strange[0]!r}: expected a column with bounds = "buy".')
         return self._replace({name: {"bounds": tuple(pair), "outside": "clamp"} for name, pair in bounds.items()})
+
+    @property
+    def buys_classes(self) -> bool:
+        """Whether the classes of the target are still to be bought."""
+        return self.has_target and self.target.levels == BUY
+
+    def with_classes(self, names: Iterable[str]) -> Schema:
+        """The same with bought classes filled in; a record of another one is null."""
+        return self._replace({self.target.name: {"categories": tuple(names), "levels": None}})
 
     def pin_encoders(self) -> Schema:
         """The same with the fingerprint of every sentence encoder: who reads texts by it takes no other.

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpilot import _validate
 from dpilot._arrays import Floats
+from dpilot.data.cells import check_numeric
 from dpilot.data.frames import Frame
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import (
@@ -188,7 +189,7 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         self._fit(*self._with_ids(table, schema, ids))
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
         self.n_features_in_ = len(columns)
-        self.classes_ = np.asarray(self.schema.target.categories, dtype=object)
+        self.classes_ = np.asarray(self.fitted_.classes, dtype=object)
         return self
 
     def _fit_array(self, X: Any, y: Any, units: Any) -> Self:
@@ -210,6 +211,9 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
         schema = text_schema(Frame.of(X).names, self.text, len(known.names))
         table, schema = join_target(X, known.cells(), schema)
         columns = schema.features
+        for column in columns:
+            if column.type == "numeric":
+                check_numeric(X[column.name], column.name)
         table, schema = self._with_ids(table, schema, ids)
         self._fit(table, schema, class_names=known.names, unprotected=unprotected, labels=tuple(known.classes.tolist()))
         self.feature_names_in_ = np.asarray([column.name for column in columns], dtype=object)
@@ -270,8 +274,8 @@ class AutoClassifier(ClassifierMixin, AutoEstimator):  # type: ignore[misc]
 
     def _codes(self, y: Any) -> Floats:
         if self.schema is not None:
-            column = self.schema.target
-            return category_codes({column.name: y}, column, self.schema)
+            schema = self.fitted_.schema  # with classes, where they were bought
+            return category_codes({schema.target.name: y}, schema.target, schema)
         return codes(target_cells(y), self.classes_)
 
     def __sklearn_tags__(self) -> Any:

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from dpilot import _validate
 from dpilot._plugins import LEARNERS, plugin_names
-from dpilot.data.column import BUY, Column
+from dpilot.data.column import Column
 from dpilot.data.rows_per_unit import MOST_ROWS
 from dpilot.data.schema import Schema
+from dpilot.data.types.base import BUY
 from dpilot.errors import InvalidInput
 from dpilot.fit.class_weights import BALANCED, CAP, DECISIONS, check_class_weight
 from dpilot.fit.on_disk import count_units
@@ -323,8 +324,14 @@ def _check_classes(task: FitTask, options: FitOptions) -> None:
     weights = options.class_weight
     if task.numeric and (weights is not None or options.decision != "likeliest"):
         raise InvalidInput(f"class weights are given and the target {task.target.name!r} is numeric: expected classes.")
-    if isinstance(weights, Mapping):
+    if isinstance(weights, Mapping) and not task.schema.buys_classes:
         for name in weights:
             _validate.one_of(task.classes, "It is a class.", class_weight=name)
-    if not task.numeric:
+    if task.schema.buys_classes:
+        named = "class_weight" if isinstance(weights, Mapping) else "objective" if ":" in options.objective else None
+        if named is not None:
+            _validate.refuse(
+                named, getattr(options, named), "no name of a class", "The classes are still to be bought."
+            )
+    elif not task.numeric:
         place_objective(options.objective, task.classes)

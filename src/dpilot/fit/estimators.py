@@ -15,9 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 from dpilot import _validate
 from dpilot._arrays import Indices
 from dpilot.data.cells import Cells
-from dpilot.data.column import BUY
 from dpilot.data.rows_per_unit import MOST_ROWS
 from dpilot.data.schema import Schema
+from dpilot.data.types.base import BUY
 from dpilot.data.units import UnitRowsBuilder
 from dpilot.errors import InvalidInput
 from dpilot.fit.arrays import free_name

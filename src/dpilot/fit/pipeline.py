@@ -1,8 +1,8 @@
-"""One fit: declare -> plan -> health -> commit -> buy -> train -> score -> record."""
+"""One fit: declare -> plan -> (classes ->) health -> commit -> buy -> train -> score -> record."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +13,7 @@ from dpilot._arrays import Floats
 from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit import learners
+from dpilot.fit.class_purchase import ClassPurchase
 from dpilot.fit.class_weights import ClassWeights, resolve_class_weights
 from dpilot.fit.declaration import Declaration
 from dpilot.fit.figures import softmax
@@ -27,7 +28,7 @@ from dpilot.fit.on_disk import RecordsOnDisk, is_too_large
 from dpilot.fit.payment import Payments, open_payments
 from dpilot.fit.population import HELD_OUT, TRAIN, RecordsByUnit
 from dpilot.fit.purchases import Purchases
-from dpilot.fit.source import RecordSource, RowReader, Seen
+from dpilot.fit.source import RecordSource, RowReader, Seen, TableSource
 from dpilot.metrics.metric import Metric
 from dpilot.privacy.budget import Budget, Cost
 from dpilot.privacy.ledger import Committed, Entry, Ledger, Stage, describe_ledger, ledger_exists
@@ -49,6 +50,8 @@ Reading = Callable[[int, int], None]
 class FitPlan:
     """What a fit will cost and do, fixed from declared numbers: health, purchases, training and figures.
 
+    Where ``classes`` are bought, ``declared`` is what is left of the fit, with two imagined ones until they are known.
+
     Guarantee:
         Health and the rest together cost no more than the declared budget in a ledger of ``bound``. On each part, what
         is bought from all records and what is spent on the part cost no more than ``rest``; disjoint parts compose in
@@ -61,6 +64,7 @@ class FitPlan:
     rest: Budget
     purchases: Purchases
     learned: LearnerPlan
+    classes: ClassPurchase | None = None
 
     def health_stages(self, name: str) -> list[Stage]:
         """The first commitment; ``name`` is that of the fit's key."""
@@ -70,6 +74,11 @@ class FitPlan:
         """The second commitment: all of the rest."""
         figures = Stage(METRICS, self.learned.figures.event, HELD_OUT, split)
         return [*self.purchases.stages(split), *self.learned.stages(split), figures]
+
+    def commitments(self, keys: FitKeys) -> tuple[tuple[list[Stage], Budget], tuple[list[Stage], Budget]]:
+        """Those of health and of all the rest, each with its price."""
+        rest = self.stages(keys.split(self.shares).id)
+        return (self.health_stages(keys.name), self.health), (rest, self.rest)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -90,23 +99,33 @@ class FitResult:
 
 
 class FitStopped(InvalidInput):
-    """The health of the data was below the limit: the fit stopped, and only the health check was paid."""
+    """The health of the data was below the limit, or (``health`` None) fewer than two classes were found.
 
-    def __init__(self, health: Health, cost: Cost, left: Cost) -> None:
+    Nothing but the health check was paid, and the classes where they were bought.
+    """
+
+    def __init__(self, health: Health | None, cost: Cost, left: Cost, why: str = "") -> None:
         self.health, self.cost, self.left = health, cost, left
-        flaws = " ".join(health.sentences()[1:])
-        unreadable = any(each.what == "unreadable" for each in health.loud)
-        encoding = ", of a csv file check --encoding and --delimiter too" if unreadable else ""
-        super().__init__(
-            f"only about {health.usable} of the records can be used, below the limit of {health.stop_below:.0%}: "
-            f"stopped after the health check, which cost epsilon {cost.epsilon:.3g}; {left.epsilon:.6g} is left. "
-            f"{flaws} Correct the schema (dpilot schema check){encoding}, or lower the limit (stop_below, "
-            "--stop-below)."
-        )
+        super().__init__(why if health is None else _describe_illness(health, cost, left))
+
+
+def _describe_illness(health: Health, cost: Cost, left: Cost) -> str:
+    flaws = " ".join(health.sentences()[1:])
+    unreadable = any(each.what == "unreadable" for each in health.loud)
+    encoding = ", of a csv file check --encoding and --delimiter too" if unreadable else ""
+    return (
+        f"only about {health.usable} of the records can be used, below the limit of {health.stop_below:.0%}: "
+        f"stopped after the health check, which cost epsilon {cost.epsilon:.3g}; {left.epsilon:.6g} is left. "
+        f"{flaws} Correct the schema (dpilot schema check){encoding}, or lower the limit (stop_below, "
+        "--stop-below)."
+    )
 
 
 def plan_fit(declared: Declaration, bound: str, learner: Learner | None = None) -> FitPlan:
     """Everything that decides the privacy of a fit that is paid in a ledger of ``bound``."""
+    if declared.schema.buys_classes:
+        classes = ClassPurchase.plan(declared.budget)
+        return replace(plan_fit(classes.settle(declared), bound, learner), classes=classes)
     chosen = learner or learners.learner(declared)
     share = health_share(declared.budget, bound, declared.size)
     health, rest = split_budget(declared.budget, bound, share)
@@ -132,29 +151,34 @@ def run_fit(
     ``reading`` is told how many records of how many have been read, where their number is public, and else nothing.
 
     Guarantee:
-        All noise is fixed from declared numbers. The price of the health check is in the ledger before a value is read,
+        All noise is fixed from declared numbers, and from the classes where these are bought, which is paid for and
+        done before anything else. The price of the health check is in the ledger before a value is read,
         and that of all the rest, as one commitment, once the health is known and before anything else is released.
         Training reads the part "train" only, figures the part "held-out" only; a unit lies in one part, with all its
         rows. No value of a record raises, but for
         FitStopped, which a noisy release decides; and all that leaves is declared or released.
     """
-    chosen = learner or learners.learner(declared)
+    gaussian = not declared.schema.buys_classes and (learner or learners.learner(declared)).gaussian
     keys = keys or (FitKeys.draw() if folder is None else folder.keys)
     repeat = folder.log.frozen if folder is not None and folder.resumed else None
     home = None if folder is None else folder.path
-    plan = plan_fit(declared, _bound_of(ledger, chosen), chosen)
-    payments = open_payments(
-        ledger, declared.budget, declared.name, home, gaussian=chosen.gaussian, repeat=repeat, unit=declared.unit
-    )
+    total, bound = declared.budget, _bound_of(ledger, gaussian)
+    plan = plan_fit(declared, bound, learner)
+    payments = open_payments(ledger, total, declared.name, home, gaussian=gaussian, repeat=repeat, unit=declared.unit)
+    if plan.classes is not None:
+        plan.classes.check_bound(bound)
+        payments.check_room(plan.classes.commitment(keys.name), *plan.commitments(keys))
+        classes = _buy_classes(plan.classes, source, declared.unit, payments, keys)
+        declared, source = plan.classes.settle(declared, classes), _with_classes(source, classes)
+        plan = replace(plan_fit(declared, bound, learner), classes=plan.classes)
     split = keys.split(plan.shares)
-    stages = plan.stages(split.id)
-    payments.check_room((plan.health_stages(keys.name), plan.health), (stages, plan.rest))
-    health_paid = payments.commit(plan.health_stages(keys.name), plan.health)
-    how = (declared.unit, keys.unit_rows)
-    records = RecordsOnDisk.of(source, *how) if is_too_large(source) else RecordsByUnit.of(source, *how)
+    health_price, rest_price = plan.commitments(keys)
+    payments.check_room(health_price, rest_price)
+    health_paid = payments.commit(*health_price)
+    records = _group(source, declared.unit, keys)
     health = _check_health(plan, records.sample, payments, health_paid, keys, tell)
-    committed = payments.commit(stages, plan.rest)
-    cost = payments.cost(declared.budget)
+    committed = payments.commit(*rest_price)
+    cost = payments.cost(total)
     size = plan.purchases.buy_size(records.sample, declared, committed, keys.noise.spawn())
     rows = plan.purchases.buy_rows(records, committed, keys.noise)
     unit = declared.unit if rows is None else replace(declared.unit, rows=rows)
@@ -172,7 +196,7 @@ def run_fit(
     with committed.stage(METRICS) as receipt:
         metrics = trained.figures.release(parts.held_out, outputs, receipt, keys.noise.spawn())
     entries = _entries(plan, keys, payments, committed)
-    record = _record(plan, trained, weights, metrics, health, entries, payments, size, keys.noise.stamp, unit)
+    record = _record(plan, trained, weights, metrics, health, entries, payments, cost, size, keys.noise.stamp, unit)
     own = payments.book if payments.own else None
     model = FittedModel(_with_bought(declared.schema, reader), reader, predictor, record, health, own)
     return FitResult(
@@ -212,13 +236,41 @@ def _class_weights(plan: FitPlan, counts: Floats | None) -> ClassWeights:
     )
 
 
-def _bound_of(ledger: Ledger | str | Path | None, learner: Learner) -> str:
+def _bound_of(ledger: Ledger | str | Path | None, gaussian: bool) -> str:
     """How the ledger adds commitments up: that of one's own by squared mu, where all is Gaussian."""
     if isinstance(ledger, Ledger):
         return ledger.bound
     if ledger is None:
-        return "gdp" if learner.gaussian else "basic"
+        return "gdp" if gaussian else "basic"
     return Ledger.read(ledger).bound if ledger_exists(ledger) else "basic"
+
+
+def _group(source: RecordSource, unit: PrivacyUnit, keys: FitKeys) -> RecordsOnDisk | RecordsByUnit:
+    how = (unit, keys.unit_rows)
+    return RecordsOnDisk.of(source, *how) if is_too_large(source) else RecordsByUnit.of(source, *how)
+
+
+def _buy_classes(
+    purchase: ClassPurchase, source: RecordSource, unit: PrivacyUnit, payments: Payments, keys: FitKeys
+) -> list[str]:
+    """The classes, paid for alone before a value is read; fewer than two end the fit."""
+    paid = payments.commit(*purchase.commitment(keys.name))
+    found = purchase.buy(_group(source, unit, keys).sample, paid, keys.noise.spawn())
+    if len(found) < 2:
+        (entry,) = paid.entries()
+        left = payments.book.remaining()
+        why = (
+            f"{len(found)} classes were found, and two or more are needed: one shows from about "
+            f"{purchase.threshold:.0f} records on. Stopped after that, which cost epsilon {entry.cost.epsilon:.3g}; "
+            f"{left.epsilon:.6g} is left. Declare the classes, or give more epsilon."
+        )
+        raise FitStopped(None, entry.cost, left, why)
+    return found
+
+
+def _with_classes(source: RecordSource, classes: Sequence[str]) -> RecordSource:
+    assert isinstance(source, TableSource)  # of arrays and images classes are known before there is a source
+    return replace(source, schema=source.schema.with_classes(classes))
 
 
 def _check_health(
@@ -242,22 +294,22 @@ def _check_health(
 
 
 def _entries(plan: FitPlan, keys: FitKeys, payments: Payments, committed: Committed) -> tuple[Entry, ...]:
-    (health,) = plan.health_stages(keys.name)
-    first = (entry for entry in payments.book.entries() if entry.purpose == health.purpose)
-    return (*first, *committed.entries())
+    alone = [] if plan.classes is None else plan.classes.commitment(keys.name)[0]
+    first = {stage.purpose for stage in (*alone, *plan.health_stages(keys.name))}
+    return (*(entry for entry in payments.book.entries() if entry.purpose in first), *committed.entries())
 
 
 def _record(
     plan: FitPlan, trained: Trained, weights: ClassWeights, metrics: tuple[Metric, ...], health: Health,
-    entries: tuple[Entry, ...], payments: Payments, size: float, stamp: str, unit: PrivacyUnit,
+    entries: tuple[Entry, ...], payments: Payments, cost: Cost, size: float, stamp: str, unit: PrivacyUnit,
 ) -> FitRecord:  # fmt: skip
-    declared, cost = plan.declared, payments.cost(plan.declared.budget)
+    declared = plan.declared
     groups = [each.attribute for each in declared.task.groups]
     classes = declared.class_names or declared.task.target.categories
     return FitRecord.of(
         epsilon=cost.epsilon,
         delta=cost.delta,
-        accounting=_HOW,
+        accounting=_HOW if plan.classes is None else f"the classes, then {_HOW}",
         unit=unit,
         tuning="inside" if trained.trials else "none",
         head=payments.book.head(),
@@ -300,6 +352,7 @@ def _decisions(
     return (
         *summary,
         *plan.declared.notes,
+        *([] if plan.classes is None else [plan.classes.reason(plan.declared.task.classes)]),
         *(
             [f"Rows per unit: {unit.rows} were bought, as about nine units of ten have no more."]
             * plan.declared.buys_rows

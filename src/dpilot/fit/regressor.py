@@ -118,7 +118,7 @@ class AutoRegressor(RegressorMixin, AutoEstimator):  # type: ignore[misc]
         X, ids = self._take_ids(X, units)
         declared = self._without_ids(ids)
         schema = regression_schema(declared, X)
-        if schema.target.categories is not None:
+        if schema.target.type != "numeric":
             raise InvalidInput(
                 f"target is {schema.target.name!r}, which is categorical: expected numbers. Use AutoClassifier."
             )

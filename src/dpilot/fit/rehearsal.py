@@ -109,7 +109,8 @@ def rehearse(
     copies = _SPARSE_COPIES if isinstance(features, SparseRows) else _COPIES
     each_row = copies * features.nbytes / max(len(features), 1)
     on_disk = table is not None and is_too_large(table, size * each)
-    stages = [*plan.health_stages(""), *plan.stages(split.id)]
+    alone = [] if plan.classes is None else plan.classes.commitment("")[0]
+    stages = [*alone, *plan.health_stages(""), *plan.stages(split.id)]
     return Rehearsal(
         size=round(size),
         features=features.shape[1],
@@ -118,7 +119,11 @@ def rehearse(
         seconds=min(clock, processor),  # the processor's counts every thread, the clock's every other process
         seconds_if_as_busy=clock,
         megabytes=_LOADED + (_ON_DISK if on_disk else each_row * size * each / 1e6),
-        reasons=(*plan.purchases.reasons, *_unit_assumption(declared.unit)),
+        reasons=(
+            *([] if plan.classes is None else [plan.classes.reason()]),
+            *plan.purchases.reasons,
+            *_unit_assumption(declared.unit),
+        ),
     )
 
 

@@ -8,19 +8,18 @@ from typing import Any, Final
 from sklearn.base import clone
 
 from dpilot.data.cells import Cells, plain
+from dpilot.data.types.base import BUY
 from dpilot.data.values import key
 from dpilot.errors import InvalidInput
 from dpilot.linear.fitting import noise_of
 from dpilot.linear.problem import commit_stages, state_total
 from dpilot.noise import KeyedNoise
 from dpilot.privacy.budget import Budget, Cost
-from dpilot.privacy.gaussian import gdp_mu
 from dpilot.privacy.ledger import Stage, as_ledger
-from dpilot.statistics.partition import partitions, partitions_event, threshold_for
+from dpilot.statistics.partition import partition_terms, partitions, partitions_event
 
 __all__ = ["BUY", "buy_and_fit", "is_bought"]
 
-BUY: Final = "buy"
 _SHARE: Final = 0.1  # of epsilon
 _STAGE: Final = "classes"
 
@@ -54,8 +53,7 @@ def buy_and_fit(estimator: Any, X: Any, y: Any, labels: Cells) -> Any:
         raise InvalidInput('classes is "buy" beside units or a checkpoint: expected neither. Declare the classes.')
     total = estimator._problem(1, len(labels), intercept=True)[0].budget
     bought = Budget(total.epsilon * _SHARE, total.delta / 2, allow_large_delta=True)
-    sigma = 1 / gdp_mu(Budget(bought.epsilon, bought.delta / 2, allow_large_delta=True))
-    threshold = threshold_for(sigma, bought.delta / 2)
+    sigma, threshold = partition_terms(bought)
     noise = noise_of(estimator.random_state)
     source = noise.spawn() if isinstance(noise, KeyedNoise) else noise
     stages = [Stage(_STAGE, partitions_event(sigma, threshold))]

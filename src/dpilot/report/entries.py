@@ -19,6 +19,9 @@ _STATES: Final = {
     "settled": "done for less than was reserved",
 }
 HEALTH: Final = "health check"
+CLASSES: Final = "classes"
+_FIRST: Final = {CLASSES: "The purchase of the classes", HEALTH: "The health check"}
+"""What a fit pays before all else, each a commitment of its own."""
 EVALUATION: Final = "evaluation"
 _MOST: Final = 6
 _NUMBERED: Final = re.compile(r"[ ,]*\d+(\.\d+)?( of \d+)?$")  # "trial 2 of 6", "trial 2.1"
@@ -77,9 +80,10 @@ def spending(ledger: Sequence[Mapping[str, Any]], total: float | None) -> tuple[
     """What the budget went to, by purpose and part of the records.
 
     Epsilons do not add up, the squares of mu do: each entry counts by the mu^2 of the Gaussian that would cost as much
-    alone. What touches all records counts in every part. The health check is a commitment of its own, before
-    all that: where epsilons of commitments add up to ``total``, its share is that of epsilon. In a ledger that adds
-    Gaussians ``total`` is None. Where the lines themselves add up to ``total``, all shares are those of epsilon.
+    alone. What touches all records counts in every part. Classes that are bought and the health check are commitments
+    of their own, before all that: where epsilons of commitments add up to ``total``, their shares are those of epsilon.
+    In a ledger that adds Gaussians ``total`` is None. Where the lines themselves add up to ``total``, all shares are
+    those of epsilon.
     """
     if total and add_up(ledger, total):
         lines = [(row(entry), float(entry["cost"]["epsilon"])) for entry in ledger]
@@ -101,7 +105,7 @@ def spending(ledger: Sequence[Mapping[str, Any]], total: float | None) -> tuple[
         if not 0 < epsilon < 1e4 or not 0 < delta < 1:
             continue
         part, purpose = entry.get("part"), _NUMBERED.sub("", row(entry).purpose)
-        if purpose == HEALTH and total:
+        if purpose in _FIRST and total:
             share = epsilon / total
             first.append(SpentOn(purpose, "all", f"{percent(round(share, 3))} of epsilon", min(100.0, 100 * share)))
             continue
@@ -147,8 +151,9 @@ def spending_note(record: FitRecord) -> str:
     notes = []
     if len(parts) > 1:
         notes.append("A record is in one part only: the shares of each part add up to 100 % by themselves.")
-    if found and found[0].share.endswith("of epsilon") and found[0].purpose == HEALTH:
-        notes.append("The health check is paid first, in epsilon; the other shares are of what is then left.")
+    first = [_FIRST[each.purpose] for each in found if each.share.endswith("of epsilon") and each.purpose in _FIRST]
+    for which in first if len(first) < len(found) else ():
+        notes.append(f"{which} is paid first, in epsilon; the other shares are of what is then left.")
     if any(each.share.startswith("about") for each in found):
         notes.append("Shares called “about” are in a measure of the cost that adds up where epsilons do not (mu²).")
     return " ".join(notes)
@@ -184,12 +189,14 @@ def noise_note(record: FitRecord) -> str:
 
 
 def _purpose(text: str) -> str:
-    """The purpose of an entry for people; a fit's health check bears the name of its key, which says nothing here.
+    """The purpose of an entry for people; what a fit pays first bears the name of its key, which says nothing here.
 
-    >>> _purpose("health of fit 35a1e9ea89df6585"), _purpose("final run")
-    ('health check', 'final run')
+    >>> [_purpose(f"{each} of fit 35a1e9ea89df6585") for each in ("health", "classes")], _purpose("final run")
+    (['health check', 'classes'], 'final run')
     """
-    return HEALTH if text.startswith("health of fit ") else _PURPOSES.get(text, text)
+    if text.startswith("health of fit "):
+        return HEALTH
+    return _PURPOSES.get(text, text.split(" of fit ")[0])
 
 
 def _amount(value: object) -> str:

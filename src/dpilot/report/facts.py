@@ -26,7 +26,7 @@ _MEANINGS: Final = {
     "momentum": "how much of the last move is kept in the next",
     "model": "the kind of model",
     "held_out": "the share of records kept apart to measure the model, drawn in secret",
-    "classes": "what is predicted, declared beforehand",
+    "classes": "what is predicted",
     "target": "the column that is predicted",
     "protected": "the columns whose groups are compared; all columns are protected alike",
     "name": "what the data set is called",

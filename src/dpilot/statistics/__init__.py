@@ -16,7 +16,7 @@ from dpilot.statistics.moments import (
     second_moment,
     second_moment_event,
 )
-from dpilot.statistics.partition import partitions, partitions_event, threshold_for
+from dpilot.statistics.partition import partition_terms, partitions, partitions_event, threshold_for
 from dpilot.statistics.quantile import chosen_quantile, chosen_quantile_event, log_grid, quantile, quantile_event
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "log_grid",
     "mean",
     "mean_event",
+    "partition_terms",
     "partitions",
     "partitions_event",
     "quantile",

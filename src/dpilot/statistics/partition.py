@@ -13,7 +13,9 @@ from scipy.stats import norm
 from dpilot import _validate
 from dpilot.hardened import grid_size
 from dpilot.mechanism import SYSTEM, Draws, Noise, gaussian_event, release_sample
+from dpilot.privacy.budget import Budget
 from dpilot.privacy.events import ApproxDP, Composed
+from dpilot.privacy.gaussian import gdp_mu
 
 _PROBES = 1024
 _BLOCK = 1024  # counts that take noise together
@@ -49,6 +51,20 @@ def _widest_noise(sigma: float) -> tuple[float, float]:
     """
     grid = grid_size(1.0, sigma)
     return grid, sigma * (1 + grid * math.sqrt(_BLOCK))
+
+
+def partition_terms(budget: Budget) -> tuple[float, float]:
+    """Noise multiplier and threshold that cost ``budget``: half of its delta for the Gaussian, half for the threshold.
+
+    A ledger adds the threshold's delta to that at which it prices the Gaussian: commit at half of the budget's.
+
+    >>> sigma, threshold = partition_terms(Budget(0.1, 1e-6))
+    >>> round(sigma), round(threshold)
+    (38, 186)
+    """
+    half = Budget(budget.epsilon, budget.delta / 2, allow_large_delta=True)
+    sigma = (1 + 1e-9) / gdp_mu(half)
+    return sigma, threshold_for(sigma, half.delta)
 
 
 def partitions(

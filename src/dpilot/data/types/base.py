@@ -16,11 +16,13 @@ from dpilot.data.cells import Cells
 if TYPE_CHECKING:
     from dpilot.data.column import Column
 
-__all__ = ["NULL", "Block", "CellState", "ColumnType", "Embedding", "Reading", "States"]
+__all__ = ["BUY", "NULL", "Block", "CellState", "ColumnType", "Embedding", "Reading", "States"]
 
 States = NDArray[np.int8]
 Block = NDArray[np.float32]
 
+BUY: Final = "buy"
+"""Of bounds and levels: what is not declared, but paid for."""
 NULL: Final = "the record is null"
 
 

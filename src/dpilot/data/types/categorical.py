@@ -19,7 +19,7 @@ from dpilot.data.types.base import NULL, Block, CellState, Reading, States
 if TYPE_CHECKING:
     from dpilot.data.column import Column
 
-__all__ = ["BOOLEAN", "TRUTH", "Categorical", "Hashed", "bucket"]
+__all__ = ["BOOLEAN", "TRUTH", "Bought", "Categorical", "Hashed", "bucket"]
 
 _SHOWN: Final = 8  # categories that a sentence lists
 _MOST: Final = 1 << 16  # buckets of hashed categories
@@ -183,6 +183,68 @@ class Hashed:
         return rng.integers(10 * _buckets(column), size=rows).astype(str).astype(object)
 
 
+class Bought:
+    """The classes of a target that nobody declares: ``levels = "buy"``; a fit pays for those of many records.
+
+    Values are the keys of the cells (``values.key``), texts by which equal values of any type are one class.
+
+    Edge cases:
+        What is no single value, an infinity, a whole number from 2^53 on and a text that no file can hold (the name of
+        a folder that is no UTF-8) name no class: the record is null.
+    """
+
+    domain: Final = "levels"
+    example: Final = '"buy"'
+    keys: Final = ("levels",)
+    has_groups: Final = False
+    is_target: Final = True
+    is_unit: Final = False
+
+    def settle(self, column: Column) -> dict[str, Any]:
+        if column.role != "target":
+            column.refuse(
+                'levels are "buy", but it is not the target: only classes are bought. Declare categories, or '
+                'levels = "hash:256"'
+            )
+        if column.categories is not None or column.ordered:
+            column.refuse('levels are "buy" beside categories or their order: expected one of them')
+        return {}
+
+    def flaws(self, column: Column) -> tuple[CellState, ...]:
+        return (CellState.MISSING, CellState.UNREADABLE)
+
+    def read(self, cells: Cells, column: Column, missing: Sequence[str]) -> Reading:
+        absent = missing_keys(missing)
+        keys = cell_keys(cells)
+        states = np.zeros(len(keys), dtype=np.int8)
+        states[[place for place, key in enumerate(keys) if key in absent]] = CellState.MISSING
+        states[[place for place, key in enumerate(keys) if not _is_name(key)]] = CellState.UNREADABLE
+        found = np.array([*keys, None], dtype=object)[:-1]
+        found[states != CellState.FINE] = None
+        return Reading(found, states)
+
+    def names(self, column: Column) -> list[str]:
+        return []
+
+    def lowest(self, column: Column) -> list[float]:
+        return []
+
+    def fill(self, block: Block, values: Cells, column: Column) -> None:
+        """A target is no part of a row."""
+
+    def describe(self, column: Column) -> str:
+        return "one of the classes that are bought, those of many records"
+
+    def describe_outside(self, column: Column) -> str:
+        return f"A class of few records: {NULL}"
+
+    def invent(self, column: Column) -> dict[str, str]:
+        return {"a value": "a", "another value": "b"}
+
+    def draw(self, column: Column, rows: int, rng: Generator) -> Any:
+        return rng.integers(2, size=rows).astype(str).astype(object)
+
+
 def bucket(key: str, buckets: int) -> int:
     """Where a category is counted: a public hash of its key, the same in every process and version.
 
@@ -191,6 +253,11 @@ def bucket(key: str, buckets: int) -> int:
     """
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8, person=b"dpilot.levels").digest()
     return int.from_bytes(digest, "big") % buckets
+
+
+def _is_name(key: str | None) -> bool:
+    """Whether it can be a class: a text that every file can hold, and no infinity."""
+    return key not in (None, "", "inf", "-inf") and not any("\ud800" <= each <= "\udfff" for each in key or "")
 
 
 def _buckets(column: Column) -> int:
