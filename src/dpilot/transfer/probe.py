@@ -119,7 +119,8 @@ def fit_heads(
     heads, size = tuple(heads), _validate.positive("It is declared, not counted.", size=size)
     _check_counts(len(heads), receipts=receipts, noises=heads if noises is None else noises)
     check_distinct(noises or ())
-    blocks = FeatureBlocks.of(features, device, size, class_weights=_check_weights(class_weights, features.classes))
+    class_weights = _check_weights(class_weights, features.classes)
+    blocks = FeatureBlocks.of(features, device, size, heads=len(heads), class_weights=class_weights)
     team = _Team.start(heads, blocks)
     fits: dict[int, Tensor] = {}
     with torch.no_grad(), precision.use_grade(blocks.grade):
