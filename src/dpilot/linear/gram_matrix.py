@@ -170,9 +170,11 @@ def _products(chunk: UnitChunk, radius: float) -> Floats:
     squares cannot overflow."""
     norms, values = _lengths(chunk), chunk.values
     long = norms > radius * _SHAVE
-    factors = np.where(long, radius * _SHAVE / np.maximum(norms, 1e-300), 1.0) / np.sqrt(chunk.sizes)  # squares weigh
+    factors = np.where(long, radius * _SHAVE / np.maximum(norms, 1e-300), 1.0)
+    if chunk.starts is not None:
+        factors = np.repeat(factors / np.sqrt(chunk.sizes), chunk.sizes)  # squares weigh
     if (factors != 1.0).any():
-        values = values * np.repeat(factors, chunk.sizes)[:, None]
+        values = values * factors[:, None]
     return values.T @ values
 
 
