@@ -329,7 +329,7 @@ def add_gaussian(values: Sequence[Leaf], scale: float, generator: np.random.Gene
     noisy: list[Any] = [None] * len(values)
     elsewhere: dict[int, Any] = {}
     for place, value in enumerate(values):
-        if not is_tensor(value):
+        if isinstance(value, np.ndarray):
             noisy[place] = _add_numpy(value, scale, generator)
         elif value.device.type == "cpu":
             noisy[place] = _add_torch(value, scale, generator)
