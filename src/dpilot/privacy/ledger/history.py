@@ -256,11 +256,11 @@ class History:
         shown = self.bound.cost(amount, self.budget)
         return Cost(_decimals.above(shown.loss), _decimals.above(shown.delta))
 
-    def spent(self) -> Cost:
+    def total_cost(self) -> Cost:
         """The total so far, rounded up."""
         return self.cost(self.total())
 
-    def remaining(self) -> Cost:
+    def rest(self) -> Cost:
         """What is left, rounded down."""
         if self.is_closed:
             return Cost(0.0, 0.0)

@@ -141,11 +141,11 @@ class Ledger:
 
     def spent(self) -> Cost:
         """The total so far, rounded up. Under "rdp" and "gdp" delta is used once, for the whole."""
-        return self._book.history().spent()
+        return self._book.history().total_cost()
 
     def remaining(self) -> Cost:
         """What is left, rounded down: of epsilon, and under "basic" also of delta. A precommitment leaves nothing."""
-        return self._book.history().remaining()
+        return self._book.history().rest()
 
     def fits(
         self,
@@ -400,7 +400,7 @@ def describe_ledger(ledger: Ledger | Committed, *, own: bool) -> dict[str, Any]:
     book = ledger._book
     history = book.history()
     total = Cost(history.budget.epsilon, history.budget.delta)
-    parts = {"total": total, "spent": history.spent(), "left": history.remaining()}
+    parts = {"total": total, "spent": history.total_cost(), "left": history.rest()}
     amounts = {name: {"epsilon": part.epsilon, "delta": part.delta} for name, part in parts.items()}
     where = "" if own else str(book.path)
     return {"own": own, "where": where, "dataset": history.dataset, "bound": history.bound_name, **amounts}
