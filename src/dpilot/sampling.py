@@ -187,7 +187,7 @@ class PoissonSampler:
         return np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
 
 
-def _skips(generator: Generator, rate: float, length: int) -> Indices:
+def _skips(generator: Generator, rate: float, length: int, draws: int = _DRAWS) -> Indices:
     """The records that toss heads, by the number of tails before each.
 
     ::
@@ -203,7 +203,7 @@ def _skips(generator: Generator, rate: float, length: int) -> Indices:
     scale, most = 1 / math.log1p(-q), math.ceil(1 / q)
     kept, last = list[Indices](), -1
     while last < length - 1:
-        tails = np.log(1 - generator.random(_DRAWS)) * scale
+        tails = np.log(1 - generator.random(draws)) * scale
         none = tails >= most
         places = last + np.cumsum(np.where(none, most, np.minimum(tails, most).astype(np.int64) + 1))
         last = int(places[-1])

@@ -154,6 +154,7 @@ def gradient_step(
     noise: Noise,
     residual: Residual = linear_residual,
     longest: float | None = None,
+    entries: int = _ENTRIES,
 ) -> tuple[Floats, Floats]:
     """The noisy sum of clipped gradients over the threshold, shaped as ``weights``, and the noisy bins of norms.
 
@@ -165,7 +166,7 @@ def gradient_step(
         if chunk.starts is None:
             yield RowGradients(chunk.values, weights, residual, longest)
         else:
-            pieces = chunk.split(_ENTRIES // weights.size)
+            pieces = chunk.split(entries // weights.size)
             yield from (UnitGradients(piece, weights, residual, longest) for piece in pieces)
 
     sums, extras = private_sum(
