@@ -22,7 +22,8 @@ NOUNS = {"training", "seed", "embedding", "feed", "need", "speed", "string", "th
          "binding", "meaning", "spacing", "masking", "bring", "ring", "spring", "mapping", "red", "bed", "hundred",
          "heading", "ending", "opening", "shed", "ranking", "scattering", "whitening", "missing",
          "fixed", "unbiased", "warning", "nothing", "everything", "anything", "timing", "processing", "ordering",
-         "grouping", "learning", "planning", "casting", "preprocessing", "labeled", "weighted"}  # fmt: skip
+         "grouping", "learning", "planning", "casting", "preprocessing", "labeled", "weighted",
+         "embed", "spending", "searchsorted"}  # fmt: skip
 IRREGULAR = {"brought", "told", "bought", "heard", "found", "made", "kept", "taken", "given", "seen", "read_off",
              "left", "sent", "drawn", "shown", "said", "written", "known", "held", "lent", "put", "paid", "run_on",
              "laid", "cut", "split_off", "spent", "built", "bound_to", "thrown", "grown", "fed", "met", "got", "sought",
