@@ -30,9 +30,9 @@ from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import spending
 from dpilot.privacy.ledger.book import Body, Book, extend_body, fold, move_body, open_body
 from dpilot.privacy.ledger.history import Entry, Extension, Grant, History, Stage
-from dpilot.privacy.ledger.postgres import PostgresStore, is_postgres
+from dpilot.privacy.ledger.postgres import PostgresStore
 from dpilot.privacy.ledger.spending import Committed, find_price
-from dpilot.privacy.ledger.store import Location, SqliteStore, Store, next_row, refuse_network
+from dpilot.privacy.ledger.store import Location, SqliteStore, Store, is_postgres, next_row, refuse_network
 from dpilot.privacy.notices import warn_unledgered
 from dpilot.privacy.receipt import Receipt, check_alone
 from dpilot.privacy.unit import RECORD, PrivacyUnit
