@@ -147,7 +147,7 @@ class Trainer:
             chunk_size=chunk_size,
             amp=amp,
             device=device,
-            groups=None if groups is None else tuple(tuple(group) for group in groups),
+            groups=groups,
             unit_gradient=unit_gradient,
             exact_sums=ranks.size > 1,
             noise=noise,
