@@ -22,10 +22,12 @@ from dpilot.noise import HARDENED, HardenedNoise, KeyedNoise
 from dpilot.numerics.grid import LOST, Grid
 from dpilot.privacy.events import ExponentialMechanism, Gaussian
 from dpilot.privacy.receipt import Receipt
+from dpilot.tape import tape
 from dpilot.train.gradients import per_sample_of
 from dpilot.train.options import Options
 from dpilot.train.run import Run
 from tests.distributions import REJECT, frequency_p_value, normal_p_value
+from tests.tapes import Recorder
 
 
 def test_the_law_is_that_of_a_rounded_normal_number() -> None:
@@ -198,26 +200,22 @@ def test_a_hardened_run_costs_and_learns_as_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["auto", "vmap", "loop"])
-def test_what_each_record_of_a_hardened_run_adds_is_rounded(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+def test_what_each_record_of_a_hardened_run_adds_is_rounded(engine: str) -> None:
     """What is handed to the door are multiples of public grids, in float64; products have a finer one than the rest."""
-    sums = []
-    sound = KeyedNoise.gaussian
-
-    def listen(self: KeyedNoise, values: list, *, bound: float, noise_multiplier: float) -> list:
-        sums.append(([np.asarray(v) for v in values], bound, noise_multiplier))
-        return sound(self, values, bound=bound, noise_multiplier=noise_multiplier)
-
-    monkeypatch.setattr(KeyedNoise, "gaussian", listen)
-    steps = runs("hardened", engine=engine).record.steps
-    assert [bound for _, bound, _ in sums] == [step.bound * (1 + LOST) for step in steps]  # factors may lose as much
-    for values, bound, noise_multiplier in sums:
-        grid = Grid(grid_size(bound, noise_multiplier), bound / (1 + LOST), 4, 4096 + 160)
-        for value in values:
+    seen = Recorder()
+    with tape(seen):
+        record = runs("hardened", engine=engine).record
+    sums = seen.entries
+    assert [each.bound for each in sums] == [step.bound * (1 + LOST) for step in record.steps]  # lost by factors
+    for each in sums:
+        size = grid_size(each.bound, record.plan["noise_multiplier"])
+        grid = Grid(size, each.bound / (1 + LOST), 4, 4096 + 160)
+        for value in each.inputs:
             factors = {(5, 6): grid.factors(6, 5), (3, 5): grid.factors(5, 3)}.get(value.shape)
             unit = grid.size if factors is None or engine != "auto" else factors[0] * factors[1]
             assert value.dtype == np.float64
             assert (np.mod(value, unit) == 0).all()
-    assert any(v.any() for v in sums[0][0])
+    assert any(value.any() for value in sums[0].inputs)
 
 
 def test_the_sums_of_a_hardened_run_do_not_depend_on_the_order_of_the_records(replay: object) -> None:

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from dpilot import noise as noise_module
 from dpilot.errors import InvalidInput
 from dpilot.keys import Chain
 from dpilot.noise import (
@@ -261,13 +260,12 @@ def test_stretches_of_shared_noise_are_those_of_one_source(cuts):
     assert seeds[0] != seeds[1]
 
 
-def test_stretches_on_an_accelerator_do_not_depend_on_who_holds_them(monkeypatch):
+def test_stretches_on_an_accelerator_do_not_depend_on_who_holds_them():
     """On the CPU, by the same functions; blocks of 8."""
-    monkeypatch.setattr(noise_module, "_LARGE_BLOCK", 8)
 
     def drawn(first, last):
         seeded = Chain(bytes(32)).generator("noise")
-        return _add_accelerated_stretch(torch.zeros(last - first), Stretch(30, first, last), 1.0, seeded)
+        return _add_accelerated_stretch(torch.zeros(last - first), Stretch(30, first, last), 1.0, seeded, size=8)
 
     parts = [drawn(first, last) for first, last in pairwise((0, 5, 8, 8, 23, 30))]
     assert torch.equal(torch.cat(parts), drawn(0, 30))

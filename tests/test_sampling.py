@@ -57,12 +57,15 @@ def test_coins_do_not_move_across_the_blocks_they_are_drawn_in():
 
 @pytest.mark.parametrize("rate", [1 / 32, 1e-3, 3e-6])
 @pytest.mark.parametrize("draws", [7, 1 << 12])
-def test_skips_do_not_move_with_the_length(rate, draws, monkeypatch):
-    monkeypatch.setattr(sampling, "_DRAWS", draws)
-    (long,) = indices(rate, 1, min(3_000_000, int(2_000 / rate)))
+def test_skips_do_not_move_with_the_length(rate, draws):
+    def places(length):
+        return sampling._skips(KEY.generator("sampling"), rate, length, draws).tolist()
+
+    long = places(min(3_000_000, int(2_000 / rate)))
     assert len(long) > 0
     for length in (0, 1, long[0], long[0] + 1, long[len(long) // 2], long[-1], long[-1] + 1):
-        assert indices(rate, 1, length) == [[place for place in long if place < length]]
+        assert places(length) == [place for place in long if place < length]
+    assert indices(rate, 1, long[-1] + 1) == [places(long[-1] + 1)] or draws == 7
 
 
 @pytest.mark.parametrize("rate", [1 / 32, 1 / 100])

@@ -22,7 +22,8 @@ NOUNS = {"training", "seed", "embedding", "feed", "need", "speed", "string", "th
          "binding", "meaning", "spacing", "masking", "bring", "ring", "spring", "mapping", "red", "bed", "hundred",
          "heading", "ending", "opening", "shed", "ranking", "scattering", "whitening", "missing",
          "fixed", "unbiased", "warning", "nothing", "everything", "anything", "timing", "processing", "ordering",
-         "grouping", "learning", "planning", "casting", "preprocessing", "labeled", "weighted"}  # fmt: skip
+         "grouping", "learning", "planning", "casting", "preprocessing", "labeled", "weighted",
+         "embed", "spending", "searchsorted"}  # fmt: skip
 IRREGULAR = {"brought", "told", "bought", "heard", "found", "made", "kept", "taken", "given", "seen", "read_off",
              "left", "sent", "drawn", "shown", "said", "written", "known", "held", "lent", "put", "paid", "run_on",
              "laid", "cut", "split_off", "spent", "built", "bound_to", "thrown", "grown", "fed", "met", "got", "sought",
@@ -33,20 +34,22 @@ IRREGULAR = {"brought", "told", "bought", "heard", "found", "made", "kept", "tak
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks house")
-    parser.add_argument("--list", action="store_true", help="name every participle and every class name used twice")
+    parser.add_argument(
+        "--list", action="store_true", help="name participles, names used twice, modules and the worst hops"
+    )
     arguments = parser.parse_args()
     trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
     functions, classes = list(_functions(trees)), list(_classes(trees))
     participles = [name for name in functions if is_participle(name)]
     twice = {name: count for name, count in Counter(classes).items() if count > 1}
     files = Counter(path.name for path in trees if path.name not in ("__init__.py", "__main__.py"))
-    step_files, step_hops = traced(_one_step())
+    step_files, hops = traced(_one_step())
     fit_files, _ = traced(_one_fit())
     rows = {
         "modules": len(trees),
         "lines of source": sum(len(path.read_text().splitlines()) for path in trees),
         "modules one step passes": len(step_files),
-        "hops between files in one step": step_hops,
+        "hops between files in one step": hops.total(),
         "modules Trainer.fit passes": len(fit_files),
         "functions": len(functions),
         "participle names (%)": round(100 * len(participles) / len(functions), 1),
@@ -62,6 +65,9 @@ def main() -> None:
         print("classes:", twice)
         print("files:", {name: count for name, count in files.items() if count > 1})
         print("step:", *sorted(step_files))
+        print("fit, beside these:", *sorted(fit_files - step_files))
+        for (caller, called), count in hops.most_common(40):
+            print(f"{count:4} {caller or 'the loop'} -> {called}")
 
 
 def is_participle(name: str) -> bool:
@@ -92,13 +98,13 @@ def _constants(trees: dict[Path, ast.Module]) -> Iterator[str]:
                     yield target.id
 
 
-def traced(work: Callable[[], Any]) -> tuple[set[str], int]:
-    """The files of dpilot that ``work`` runs code of, and the calls from one of them into another."""
+def traced(work: Callable[[], Any]) -> tuple[set[str], Counter[tuple[str, str]]]:
+    """The files of dpilot that ``work`` runs code of, and the calls from one of them into another, by caller."""
     work()
-    root, files, hops, stack = str(SOURCE), set(), 0, [""]
+    root, hops, stack = str(SOURCE), Counter[tuple[str, str]](), [""]
+    files = set[str]()
 
     def watch(frame: Any, event: str, _: Any) -> None:
-        nonlocal hops
         name = frame.f_code.co_filename
         if not name.startswith(root) or event not in ("call", "return"):
             return
@@ -106,8 +112,10 @@ def traced(work: Callable[[], Any]) -> tuple[set[str], int]:
             if len(stack) > 1:
                 stack.pop()
             return
-        files.add(name.removeprefix(root + "/"))
-        hops += name != stack[-1]
+        name = name.removeprefix(root + "/")
+        files.add(name)
+        if name != stack[-1]:
+            hops[stack[-1], name] += 1
         stack.append(name)
 
     sys.setprofile(watch)

@@ -129,7 +129,7 @@ def _only(named: dict[str, Any]) -> tuple[str, Any]:
 
 
 def _real(name: str, value: Any, rule: str, remedy: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, numbers.Real)):  # which are slow
         refuse(name, value, rule, remedy)
     return float(value)
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
@@ -60,6 +61,7 @@ class Draws(Protocol):
     def draw(self, event: Event) -> None: ...
 
 
+@lru_cache(maxsize=256, typed=True)  # the same at every step of a run; typed, as True is no number
 def gaussian_event(noise_multiplier: float, sample_rate: float = 1.0) -> Event:
     """What one ``release`` costs: a Gaussian, Poisson-sampled when the rate is below 1.
 

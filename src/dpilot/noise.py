@@ -298,14 +298,17 @@ def _add_stretch(value: Any, stretch: Stretch, scale: float, generator: np.rando
     return drawn.mul_(scale).add_(value.detach())
 
 
-def _add_accelerated_stretch(value: Any, stretch: Stretch, scale: float, generator: np.random.Generator) -> Any:
+def _add_accelerated_stretch(
+    value: Any, stretch: Stretch, scale: float, generator: np.random.Generator, size: int = _LARGE_BLOCK
+) -> Any:
+    """The noise of a leaf is drawn in blocks of ``size``; of them those alone that the stretch meets."""
     import torch
 
-    seeds = generator.integers(2**63, size=-(-stretch.size // _LARGE_BLOCK)).tolist()
+    seeds = generator.integers(2**63, size=-(-stretch.size // size)).tolist()
     own, noisy = torch.Generator(device=value.device), torch.empty_like(value)
-    for number in range(stretch.first // _LARGE_BLOCK, -(-stretch.last // _LARGE_BLOCK)):
-        start = number * _LARGE_BLOCK
-        stop = min(start + _LARGE_BLOCK, stretch.size)
+    for number in range(stretch.first // size, -(-stretch.last // size)):
+        start = number * size
+        stop = min(start + size, stretch.size)
         block = noisy.new_empty(stop - start).normal_(0.0, scale, generator=own.manual_seed(seeds[number]))
         first, last = max(start, stretch.first), min(stop, stretch.last)
         noisy[first - stretch.first : last - stretch.first] = block[first - start : last - start]
@@ -339,7 +342,7 @@ def add_gaussian(values: Sequence[Leaf], scale: float, generator: np.random.Gene
     noisy: list[Any] = [None] * len(values)
     elsewhere: dict[int, Any] = {}
     for place, value in enumerate(values):
-        if not is_tensor(value):
+        if isinstance(value, np.ndarray):
             noisy[place] = _add_numpy(value, scale, generator)
         elif value.device.type == "cpu":
             noisy[place] = _add_torch(value, scale, generator)

@@ -51,12 +51,11 @@ class Batch:
 
     def chunks(self, size: int) -> Iterator[Indices]:
         """The same batch in physical pieces of at most ``size``, in random order; the mechanism sees their sum."""
-        return (self.indices[places] for places in self.scatter(self.indices.size, size))
+        return (self.indices[places] for places in self.scatter(self.indices.size, _validate.count(size=size)))
 
     def scatter(self, count: int, size: int, usual: int = 0, part: int = 0) -> Iterator[Indices]:
         """Which of ``count`` records of a ``part`` of this batch go together, by a secret of each part."""
-        size, generator = _validate.count(size=size), Chain(self.seed).generator(f"places {part}" if part else "places")
-        return scatter(count, size, _validate.count(least=0, usual=usual), generator)
+        return scatter(count, size, usual, Chain(self.seed).generator(f"places {part}" if part else "places"))
 
     def split(self, place: int) -> tuple[Batch, Batch]:
         """The records before ``place`` and those from there on, as two parts of the batch."""
@@ -187,7 +186,7 @@ class PoissonSampler:
         return np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
 
 
-def _skips(generator: Generator, rate: float, length: int) -> Indices:
+def _skips(generator: Generator, rate: float, length: int, draws: int = _DRAWS) -> Indices:
     """The records that toss heads, by the number of tails before each.
 
     ::
@@ -203,7 +202,7 @@ def _skips(generator: Generator, rate: float, length: int) -> Indices:
     scale, most = 1 / math.log1p(-q), math.ceil(1 / q)
     kept, last = list[Indices](), -1
     while last < length - 1:
-        tails = np.log(1 - generator.random(_DRAWS)) * scale
+        tails = np.log(1 - generator.random(draws)) * scale
         none = tails >= most
         places = last + np.cumsum(np.where(none, most, np.minimum(tails, most).astype(np.int64) + 1))
         last = int(places[-1])

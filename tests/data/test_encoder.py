@@ -244,7 +244,7 @@ def test_bought_bounds_clamp_and_what_is_not_finite_is_null() -> None:
     assert np.isnan(rows[3:6]).all()
 
 
-def test_a_numeric_target_is_scaled_and_comes_back() -> None:
+def test_a_numeric_target_is_scaled() -> None:
     schema = Schema.from_dict(
         {"columns": {"x": DECLARED["columns"]["x"], "t": {"type": "numeric", "bounds": [0, 200], "role": "target"}}}
     )
@@ -252,8 +252,6 @@ def test_a_numeric_target_is_scaled_and_comes_back() -> None:
     target = encoder.encode({"x": [0] * 5, "t": [0, 50, 200, 201, None]}).target
     assert target.tolist()[:3] == [-1.0, -0.5, 1.0]
     assert np.isnan(target[3:]).all()
-    assert encoder.decode_target(np.array([-1.0, -0.5, 1.0, 3.0])).tolist() == [0.0, 50.0, 200.0, 200.0]
-    assert ENCODER.decode_target(np.array([1.0, 0.0])).tolist() == ["yes", "no"]
 
 
 @given(st.floats(-1e300, 1e300), st.floats(-1e300, 1e300), st.floats(allow_nan=False))

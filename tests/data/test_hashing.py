@@ -9,9 +9,9 @@ import warnings
 import numpy as np
 import pytest
 
-from dpilot.data import hashing, text_worker
+from dpilot.data import text_worker
 from dpilot.data.hashing import PIECE, hash_texts
-from dpilot.data.workers import WorkerPool, WorkerProcess
+from dpilot.data.workers import WorkerPool
 
 RNG = np.random.default_rng(0)
 WORDS = np.array(["secret", "film", "café", "\x00", "12", "\U0001f600", "good", "a" * 300])
@@ -19,12 +19,9 @@ TEXTS = [None, "", *(" ".join(RNG.choice(WORDS, 1 + place % 9)) for place in ran
 
 
 @pytest.fixture
-def pool(monkeypatch):
-    """Two workers from the first text on, whatever the machine has."""
-    made = WorkerPool(text_worker.__file__, 2)
-    monkeypatch.setattr("dpilot.data.workers.processors", lambda: 2)
-    monkeypatch.setattr(hashing, "_pool", made)
-    monkeypatch.setattr(hashing, "_ALONE", 0)
+def pool():
+    """Two workers, whatever the machine has."""
+    made = WorkerPool(text_worker.__file__, 2, available=lambda: 2)
     yield made
     made.stop()
 
@@ -36,10 +33,10 @@ def alone(texts):
 @pytest.mark.slow
 def test_several_processes_give_the_rows_of_one_and_a_dead_one_changes_none(pool, capfd):
     expected = alone(TEXTS[: PIECE + 40])
-    assert np.array_equal(hash_texts(TEXTS, 64, 1000).toarray()[: len(expected)], expected)
+    assert np.array_equal(hash_texts(TEXTS, 64, 1000, pool=pool, alone=0).toarray()[: len(expected)], expected)
     assert [worker.is_alive for worker in pool.workers] == [True, True]
     pool.workers[0].process.stdin.close()  # it leaves between two requests
-    assert np.array_equal(hash_texts(TEXTS, 64, 1000).toarray()[: len(expected)], expected)
+    assert np.array_equal(hash_texts(TEXTS, 64, 1000, pool=pool, alone=0).toarray()[: len(expected)], expected)
     assert capfd.readouterr() == ("", "")
 
 
@@ -54,27 +51,31 @@ os._exit(1)
 
 
 @pytest.mark.parametrize("said", [b"", b"\0\0\0", (1000).to_bytes(8, "big") + b"half"], ids=["nothing", "head", "half"])
-def test_a_process_that_dies_over_texts_leaves_them_to_this_one(tmp_path, monkeypatch, pool, capfd, said):
+def test_a_process_that_dies_over_texts_leaves_them_to_this_one(tmp_path, capfd, said):
     (tmp_path / "worker.py").write_text(HALF_DEAD.format(said=said))
-    monkeypatch.setattr(pool, "script", str(tmp_path / "worker.py"))
-    few = [*TEXTS[: PIECE + 5]]
-    assert np.array_equal(hash_texts(few, 64, 1000).toarray(), alone(few))
+    pool, few = WorkerPool(str(tmp_path / "worker.py"), 2, available=lambda: 2), [*TEXTS[: PIECE + 5]]
+    try:
+        assert np.array_equal(hash_texts(few, 64, 1000, pool=pool, alone=0).toarray(), alone(few))
+    finally:
+        pool.stop()
     assert capfd.readouterr() == ("", "")
 
 
-def test_processes_that_cannot_start_are_not_needed(monkeypatch, pool):
-    monkeypatch.setattr(WorkerProcess, "start", lambda worker: False)
-    assert hash_texts(TEXTS, 64, 1000).shape == (len(TEXTS), 64)
-    assert hash_texts([], 64, 1000).shape == (0, 64)
+def test_processes_that_cannot_start_are_not_needed(tmp_path):
+    (tmp_path / "worker.py").write_text("raise SystemExit(1)")
+    pool = WorkerPool(str(tmp_path / "worker.py"), 2, available=lambda: 2)
+    assert hash_texts(TEXTS, 64, 1000, pool=pool, alone=0).shape == (len(TEXTS), 64)
+    assert hash_texts([], 64, 1000, pool=pool, alone=0).shape == (0, 64)
 
 
 @pytest.mark.slow
 def test_a_script_without_a_main_guard_hashes_in_processes_and_leaves_none(tmp_path):
     code = (
-        "import dpilot.data.hashing as h\nh._ALONE = 0\n"
-        "import dpilot.data.workers as w\nw.processors = lambda: 2\n"
-        f"print(h.hash_texts(['secret'] * {2 * PIECE}, 64, 10).nnz)\n"
-        "print([each.process.pid for each in h._pool.workers])"
+        "from dpilot.data import text_worker\nfrom dpilot.data.hashing import hash_texts\n"
+        "from dpilot.data.workers import WorkerPool\n"
+        "pool = WorkerPool(text_worker.__file__, 2, available=lambda: 2)\n"
+        f"print(hash_texts(['secret'] * {2 * PIECE}, 64, 10, pool=pool, alone=0).nnz)\n"
+        "print([each.process.pid for each in pool.workers])"
     )
     (tmp_path / "script.py").write_text(code)
     with warnings.catch_warnings():

@@ -90,17 +90,17 @@ worker.main()
 """
 
 
-def test_a_file_that_ends_its_decoder_is_null_and_no_other_file_is(tmp_path, monkeypatch, capfd):
+def test_a_file_that_ends_its_decoder_is_null_and_no_other_file_is(tmp_path, capfd):
     script = tmp_path / "worker.py"
     script.write_text(STANDING_IN.format(worker=pictures.picture_worker.__file__))
-    monkeypatch.setattr(pictures, "_pool", WorkerPool(str(script), 8))
+    pool = WorkerPool(str(script), 8)
     names = ["a.png", "crash.png", "b.png", "later.png", "stall.png", "e.png", "memory.png", "half.png", "d.png"]
     for number, name in enumerate(names):
         (tmp_path / name).write_bytes(encoded(pixels(number)))
     try:
-        found, codes = read_pictures([PictureFile(str(tmp_path), name) for name in names], FORM)
+        found, codes = read_pictures([PictureFile(str(tmp_path), name) for name in names], FORM, pool=pool)
     finally:
-        pictures._pool.stop()
+        pool.stop()
     fine = [name[0] in "abedl" for name in names]  # what dies in a used process alone is read by a fresh one
     assert (codes == FINE).tolist() == fine
     assert all(np.array_equal(found[place], pixels(place) * fine[place]) for place in range(len(names)))
@@ -109,7 +109,7 @@ def test_a_file_that_ends_its_decoder_is_null_and_no_other_file_is(tmp_path, mon
 
 @pytest.mark.parametrize("how", ["by another", "as the system does again and again"])
 def test_a_worker_that_is_killed_from_outside_takes_no_file_with_it(tmp_path, monkeypatch, how):
-    monkeypatch.setattr(pictures, "_pool", WorkerPool(pictures.picture_worker.__file__, 1))
+    pool = WorkerPool(pictures.picture_worker.__file__, 1)
     for number in range(2):
         (tmp_path / f"{number}.png").write_bytes(encoded(pixels(number)))
     files = [PictureFile(str(tmp_path), f"{number}.png") for number in range(2)]
@@ -125,19 +125,18 @@ def test_a_worker_that_is_killed_from_outside_takes_no_file_with_it(tmp_path, mo
 
     monkeypatch.setattr(WorkerProcess, "start", start_and_kill)
     try:
-        found, codes = read_pictures(files, FORM)
+        found, codes = read_pictures(files, FORM, pool=pool)
     finally:
-        pictures._pool.stop()
+        pool.stop()
     fine = how == "by another"
     assert codes.tolist() == [FINE if fine else UNREADABLE] * 2
     assert np.array_equal(found, [pixels(number) * fine for number in range(2)])
 
 
-def test_a_worker_that_cannot_start_is_told_and_leaves_with_its_parent(monkeypatch, tmp_path):
+def test_a_worker_that_cannot_start_is_told_and_leaves_with_its_parent(tmp_path):
     (tmp_path / "worker.py").write_text("raise SystemExit(1)")
-    monkeypatch.setattr(pictures, "_pool", WorkerPool(str(tmp_path / "worker.py"), 8))
     with pytest.raises(InvalidInput, match="cannot start"):
-        read_pictures([PictureFile(".", "a.png")], FORM)
+        read_pictures([PictureFile(".", "a.png")], FORM, pool=WorkerPool(str(tmp_path / "worker.py"), 8))
 
 
 def test_a_script_without_a_main_guard_reads_pictures_and_leaves_no_process(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,7 +16,6 @@ from dpilot.data.schema import Schema
 from dpilot.errors import InvalidInput
 from dpilot.fit import learners
 from dpilot.fit.declaration import FitOptions, declare_fit
-from dpilot.fit.grids import design as designs
 from dpilot.fit.grids.design import TableRows, additive_design, grid_design, screen_cells
 from dpilot.fit.grids.levels import Levels, cell_edges, columns_of, dense_columns
 from dpilot.fit.grids.model import dense_rows
@@ -165,11 +165,10 @@ def test_rows_are_no_longer_than_one_whatever_they_hold():
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_step_is_the_sum_of_clipped_rows(monkeypatch, kept):
-    monkeypatch.setattr(designs, "_CACHED", 1 << 30 if kept else 0)
-    monkeypatch.setattr(designs, "BLOCK", 64)
+def test_a_step_is_the_sum_of_clipped_rows(kept):
     data = pd.concat([mixed(150), added(mixed(0), "null")], ignore_index=True)
     _, rows, _, design = parts_of(data)
+    rows = replace(rows, block=64, cached=1 << 30 if kept else 0)
     labels = np.random.default_rng(1).integers(0, 3, len(data))
     residual = ClassResidual(labels, 3, (1.0, 5.0, 0.2))
     seen = NoiseFree()

@@ -220,8 +220,7 @@ def test_moments_are_those_of_the_means_of_units():
 
 
 @pytest.mark.parametrize("entries", [1 << 21, 16])
-def test_steps_are_those_of_the_means_of_units(entries, monkeypatch):
-    monkeypatch.setattr(row_gradients, "_ENTRIES", entries)
+def test_steps_are_those_of_the_means_of_units(entries):
     weights, level = np.array([0.3, -0.2]), 0.5
 
     def send(row):
@@ -229,7 +228,7 @@ def test_steps_are_those_of_the_means_of_units(entries, monkeypatch):
 
     rows, expected, lengths = by_hand(ROWS, send, level)
     state = HistogramClip(level, 0.25)
-    paid = {"noise_multiplier": 1.0, "receipt": Anything(), "noise": SYSTEM}
+    paid = {"noise_multiplier": 1.0, "receipt": Anything(), "noise": SYSTEM, "entries": entries}
     sums = exact_sum(gradient_step, GridRows.of(rows), weights[:, None], state, **paid)
     assert np.allclose(sums[:2], expected / level, rtol=1e-4)
     counts = np.bincount(np.searchsorted(row_gradients.EDGES, lengths / level), minlength=10)

@@ -16,7 +16,6 @@ from dpilot.train.dry_run import largest_fast_size
 from dpilot.train.gradients import by_shape
 from dpilot.train.optimizers import lr_for_batch
 from dpilot.train.options import Average, Schedule, groups_for, schedule
-from dpilot.train.progress import print_lines
 from dpilot.train.timing import steps_within
 from tests.train.helpers import LOSS, fit, model
 
@@ -113,12 +112,6 @@ def test_the_bar_shows_what_was_released(capfd):
     shown = capfd.readouterr().err
     assert "8/8" in shown
     assert f"epsilon {run.epsilon:.3g} spent, 0 left" in " ".join(shown.split())
-
-
-def test_lines_are_printed_now_and_then(capsys):
-    fit(progress=print_lines(every=3))
-    printed = capsys.readouterr().out.splitlines()
-    assert [line.split(",")[0] for line in printed] == ["step 3 of 8", "step 6 of 8", "step 8 of 8"]
 
 
 def test_schedules_by_name():

@@ -109,15 +109,17 @@ def test_what_a_device_multiplies_fits_tf32_and_the_bound():
     assert 0.099 < float(sent.double().norm()) <= 0.1
 
 
-def test_heads_on_numbers_cut_for_tensor_cores_are_almost_the_same(monkeypatch):
-    exact = fit(HEADS)
+def test_sums_of_numbers_cut_for_tensor_cores_are_almost_the_same():
+    weights, limits = torch.randn(2, CLASSES, WIDTH, generator=torch.Generator().manual_seed(5)), torch.ones(2)
     before = torch.get_float32_matmul_precision()
-    monkeypatch.setattr(head_gradients, "grade_of", lambda device: precision.TF32)
-    cut = fit(HEADS)
+    sums = []
+    for grade in (precision.FULL, precision.TF32):
+        blocks = head_gradients.FeatureBlocks.of(features(), grade=grade)
+        with precision.use_grade(grade):
+            sums.append(blocks.clip_and_sum(weights, blocks.limits(limits)))
     assert torch.get_float32_matmul_precision() == before
-    for one, other in zip(exact, cut, strict=True):
-        assert not torch.equal(one, other)
-        assert torch.allclose(one, other, atol=0.02)
+    assert not torch.equal(*sums)
+    assert torch.allclose(*sums, atol=0.02)
 
 
 def test_the_order_of_heads_does_not_matter():
@@ -128,22 +130,29 @@ def test_the_order_of_heads_does_not_matter():
         assert torch.allclose(shuffled[place], straight[j], atol=1e-5)
 
 
-def test_blocks_of_rows_add_up(monkeypatch):
-    whole = fit(HEADS)
-    monkeypatch.setattr(head_gradients, "block_rows", lambda values, size: 7)
-    for one, other in zip(whole, fit(HEADS), strict=True):
-        assert torch.allclose(one, other, atol=1e-5)
+@pytest.mark.parametrize("block", [7, 128, 256])  # the last in pieces that float32 adds up
+def test_blocks_of_rows_add_up(block):
+    made = torch.Generator().manual_seed(4)
+    whole = head_gradients.FeatureBlocks.of(
+        Features.of(torch.randn(300, WIDTH, generator=made), torch.randint(CLASSES, (300,), generator=made), CLASSES)
+    )
+    weights, limits = torch.randn(2, CLASSES, WIDTH, generator=made), whole.limits(torch.ones(2))
+    sums = [each.clip_and_sum(weights, limits) for each in (whole, replace(whole, block=block))]
+    assert torch.allclose(*sums, atol=1e-5)
 
 
-def test_blocks_as_an_accelerator_takes_them_add_up(monkeypatch):
-    whole = fit(HEADS)
-    monkeypatch.setattr(head_gradients, "block_rows", lambda values, size: 32)
-    monkeypatch.setattr(head_gradients, "_DEPTH", 8)
-    for one, other in zip(whole, fit(HEADS), strict=True):
-        assert torch.allclose(one, other, atol=1e-5)
+@pytest.mark.parametrize("heads", [1, 7, 100])
+@pytest.mark.parametrize("size", [0.3, 1, 200, 20_000, 1e6])
+def test_blocks_are_few_and_alike(size, heads):
+    rows = head_gradients.block_rows(torch.empty(0, 64), size, 10 * heads)
+    most = head_gradients.block_rows(torch.empty(0, 64), None, 10 * heads)
+    assert rows % head_gradients._DEPTH == 0
+    assert rows <= most
+    assert math.ceil(size / rows) * rows < size + 2 * math.sqrt(size) + rows
+    assert math.ceil(size / rows) <= math.ceil((size + 2 * math.sqrt(size)) / most)
 
 
-def test_records_filled_up_beforehand_add_up(monkeypatch):
+def test_records_filled_up_beforehand_add_up():
     records = head_gradients.FeatureBlocks.of(features())
     rows, labels = head_gradients.pad_to_blocks(features().values, features().labels, 64)
     assert len(rows) % 64 == 0

@@ -15,7 +15,6 @@ from dpilot.privacy.events import Gaussian
 from dpilot.privacy.ledger import Ledger
 from dpilot.privacy.receipt import Receipt
 from dpilot.privacy.unit import PrivacyUnit
-from dpilot.transfer import head_gradients
 from dpilot.transfer.features import Features, private_center
 from dpilot.transfer.head_gradients import FeatureBlocks, residual_limits
 from dpilot.transfer.probing import fit_probe
@@ -41,8 +40,8 @@ def grouped(more: np.ndarray | None = None) -> Features:
     return Features.of(rows, labels, 3).by_unit(np.append(IDS, np.full(extra, 1000)), UNIT, key=KEY)
 
 
-def sum_of(features: Features, weights: torch.Tensor, threshold: float) -> torch.Tensor:
-    blocks = FeatureBlocks.of(features)
+def sum_of(features: Features, weights: torch.Tensor, threshold: float, size: float | None = None) -> torch.Tensor:
+    blocks = FeatureBlocks.of(features, size=size)
     limits = residual_limits(blocks.lengths, torch.tensor([threshold]), 3)
     return blocks.clip_and_sum(weights, limits)
 
@@ -65,11 +64,10 @@ def means_of(features: Features, weights: torch.Tensor) -> torch.Tensor:
     return gradients.new_zeros(features.count, *weights.shape).index_add_(0, features.units, gradients)
 
 
-@pytest.mark.parametrize("block", [128, 3072])
+@pytest.mark.parametrize("size", [1.0, None])  # blocks of 128 rows, and one of all
 @pytest.mark.parametrize("scattered", [False, True])
-def test_a_sum_is_that_of_means_that_were_clipped_once(block, scattered, monkeypatch):
+def test_a_sum_is_that_of_means_that_were_clipped_once(size, scattered):
     """Wherever blocks end, and wherever the rows of a unit lie."""
-    monkeypatch.setattr(head_gradients, "_BLOCK_ROWS", (block, block))
     features, weights = grouped(), torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(1))
     limit = 0.7 * (1 - 2 * 128**2 * 2.0**-24)  # less what is taken off for roundings
     means = means_of(features, weights[0])
@@ -78,7 +76,7 @@ def test_a_sum_is_that_of_means_that_were_clipped_once(block, scattered, monkeyp
     expected = (means * (limit / norms).clamp_max(1.0)).sum(0)
     if scattered:
         features = features.take(np.random.default_rng(3).permutation(len(features)))
-    assert torch.allclose(sum_of(features, weights, 0.7)[0], expected, atol=1e-4)
+    assert torch.allclose(sum_of(features, weights, 0.7, size)[0], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-3, 1e6])

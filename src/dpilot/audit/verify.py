@@ -127,7 +127,7 @@ def _compose(found: Sequence[Event]) -> Event:
 
 
 def _way(event: Event) -> str:
-    return "rdp" if accountant.selects(event) else "pld"
+    return "rdp" if events.selects(event) else "pld"
 
 
 def _check_ledger(stated: Mapping[str, Any], where: Path, ledger: str | Path | Ledger | None) -> Check:

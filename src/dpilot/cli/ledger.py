@@ -26,8 +26,8 @@ from dpilot.privacy.ledger import (
 )
 from dpilot.privacy.ledger.discovery import FOLDER, SUFFIX, check_data, locate
 from dpilot.privacy.ledger.ledger import open_store
-from dpilot.privacy.ledger.postgres import PostgresUrl, is_postgres, ledgers_in
-from dpilot.privacy.ledger.store import Location
+from dpilot.privacy.ledger.postgres import PostgresUrl, ledgers_in
+from dpilot.privacy.ledger.store import Location, is_postgres
 from dpilot.privacy.unit import PrivacyUnit
 
 app = typer.Typer(help="The ledger of a data set: make it, look at it, check it, extend it.", no_args_is_help=True)

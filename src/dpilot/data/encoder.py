@@ -135,14 +135,6 @@ class Encoder:
         null_out(features, null)
         return features
 
-    def decode_target(self, values: Floats) -> NDArray[Any]:
-        """Encoded targets as the schema writes them: texts of classes, or numbers within the bounds."""
-        column = self.schema.target
-        if column.categories is not None:
-            return np.asarray(column.categories, dtype=object)[np.asarray(values, dtype=np.int64)]
-        lower, upper = column.interval
-        return np.asarray(lower + (np.clip(values, -1.0, 1.0) + 1) / 2 * (upper - lower))
-
     def to_dict(self) -> dict[str, Any]:
         """Plain data, to be saved with a model."""
         return {**_FORMAT, "schema": self.schema.to_dict()}

@@ -29,8 +29,12 @@ _SIZE: Final = 8  # bytes that tell the length of an answer
 Texts = Sequence[str | None]
 
 
-def hash_texts(texts: Texts, width: int, length: int) -> csr_array:
+def hash_texts(
+    texts: Texts, width: int, length: int, *, pool: WorkerPool | None = None, alone: int = _ALONE
+) -> csr_array:
     """The first ``length`` letters of each text as hashed counts, half of ``width`` for words, half for parts of them.
+
+    From ``alone`` texts on the processes of ``pool`` hash them, or of one that is kept until this process ends.
 
     Guarantee:
         A row is a function of its own text, whoever hashes it and whatever becomes of a process that does. No text
@@ -38,9 +42,10 @@ def hash_texts(texts: Texts, width: int, length: int) -> csr_array:
     """
     cut = ["" if each is None else each[:length] for each in texts]
     pieces = [cut[start : start + PIECE] for start in range(0, max(len(cut), 1), PIECE)]
-    with _pool.lock:
+    pool = _pool if pool is None else pool
+    with pool.lock:
         _seen.add(len(cut))
-        workers = _pool.take(len(pieces)) if len(pieces) > 1 and _seen.total > _ALONE else []
+        workers = pool.take(len(pieces)) if len(pieces) > 1 and _seen.total > alone else []
         found = _share(workers, pieces, width) if len(workers) > 1 else [count_grams(each, width) for each in pieces]
     return vstack(found, format="csr", dtype=np.float32)
 

@@ -54,8 +54,12 @@ class PictureForm:
         return self.height, self.width, self.channels
 
 
-def read_pictures(files: Sequence[PictureFile], form: PictureForm) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def read_pictures(
+    files: Sequence[PictureFile], form: PictureForm, *, pool: WorkerPool | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Pixels (n, height, width, channels) and a code for each file: FINE, OTHER_MODE or UNREADABLE; zeros where none.
+
+    The files are decoded by the processes of ``pool``, or of one that is kept until this process ends.
 
     Guarantee:
         What is found of a file follows from that file and from ``form``. Nothing raises or ends the process because of
@@ -68,8 +72,9 @@ def read_pictures(files: Sequence[PictureFile], form: PictureForm) -> tuple[NDAr
     waiting = [(place, request) for place, request in requests if request is not None]
     if not waiting:
         return pixels, codes
-    with _pool.lock:
-        workers = _pool.take(1 if len(waiting) <= _FEW else _WORKERS) or _refuse_start()
+    pool = _pool if pool is None else pool
+    with pool.lock:
+        workers = pool.take(1 if len(waiting) <= _FEW else _WORKERS) or _refuse_start()
         shares = [deque(waiting[start :: len(workers)]) for start in range(len(workers))]
         with ThreadPoolExecutor(len(workers)) as threads:
             for _ in threads.map(_read_share, workers, shares, [pixels] * len(workers), [codes] * len(workers)):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +100,11 @@ class WorkerProcess:
         self.process.wait()
 
 
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class WorkerPool:
     """Processes that run one script, started where they are wanted and kept until this process ends.
 
@@ -106,8 +112,8 @@ class WorkerPool:
         Who takes workers holds ``lock`` for as long as they are asked: two callers would read each other's answers.
     """
 
-    def __init__(self, script: str, most: int) -> None:
-        self.script, self.most = script, most
+    def __init__(self, script: str, most: int, available: Callable[[], int] = processors) -> None:
+        self.script, self.most, self._available = script, most, available
         self.lock = threading.Lock()
         self._started: dict[int, list[WorkerProcess]] = {}  # by process: a fork has workers of its own
         atexit.register(self.stop)
@@ -118,15 +124,10 @@ class WorkerPool:
 
     def take(self, most: int) -> list[WorkerProcess]:
         """Workers that run: as many as there are processors, at most ``most``; fewer where they cannot be started."""
-        held, wanted = self.workers, min(most, self.most, processors())
+        held, wanted = self.workers, min(most, self.most, self._available())
         held += [WorkerProcess(self.script) for _ in range(wanted - len(held))]
         return [worker for worker in held[:wanted] if worker.is_alive or worker.start()]
 
     def stop(self) -> None:
         for worker in self._started.pop(os.getpid(), []):
             worker.stop()
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

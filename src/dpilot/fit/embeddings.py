@@ -36,6 +36,11 @@ def encoder_of(schema: Schema, device: str | None = None) -> Encoder:
     return Encoder(schema, embeddings_of(schema, device))
 
 
+def draft_encoder(schema: Schema) -> Encoder:
+    """The encoder but for the bounds that are still to be bought."""
+    return encoder_of(schema.with_bounds(dict.fromkeys(schema.to_buy, (0.0, 1.0))))
+
+
 def embeddings_of(schema: Schema, device: str | None = None) -> dict[str, Embedding]:
     """What each column of pictures is embedded by; refused where that is not there, or cannot read their form."""
     pictures = [column for column in schema.features if column.type == "image" and column.backbone != PIXELS]

@@ -21,7 +21,8 @@ from dpilot.fit.learners.networks import Network, Step, data_free_step
 from dpilot.fit.model import FittedModel
 from dpilot.fit.pipeline import FitResult, FitStopped, Reading, run_fit
 from dpilot.privacy.ledger import Balance, Ledger, ledger_exists
-from dpilot.privacy.ledger.postgres import PostgresUrl, is_postgres
+from dpilot.privacy.ledger.postgres import PostgresUrl
+from dpilot.privacy.ledger.store import is_postgres
 from dpilot.train.payment import LEDGER
 from dpilot.train.progress import Progress
 

@@ -162,17 +162,17 @@ class PrivateTrainer(Trainer):
     @property
     def record(self) -> RunRecord:
         """What the run released so far."""
-        return self._paid_step().record
+        return self._require_step().record
 
     @property
     def epsilon(self) -> float:
         """What the run costs, all planned steps counted."""
-        return self._paid_step().epsilon
+        return self._require_step().epsilon
 
     @property
     def run(self) -> Run:
         """The run as ``dpilot.Trainer`` gives it: to save, to look at its steps, to buy figures of."""
-        return self._paid_step().run
+        return self._require_step().run
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **options: Any) -> TrainOutput:
         """Train as transformers does; with ``resume_from_checkpoint`` go on with a run, exactly, and pay nothing again.
@@ -229,7 +229,7 @@ class PrivateTrainer(Trainer):
         """One private step. What transformers would call the loss is not computed for it."""
         del num_items_in_batch
         model.train()
-        self._paid_step()(inputs)
+        self._require_step()(inputs)
         return torch.zeros((), device=self.args.device)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -310,7 +310,7 @@ class PrivateTrainer(Trainer):
         if data is not None:
             _check_others(data, self.train_dataset)
 
-    def _paid_step(self) -> PrivateStep:
+    def _require_step(self) -> PrivateStep:
         if self.private_step is None:
             raise InvalidInput("the run has not begun: expected train() before. Nothing was paid or released yet.")
         return self.private_step
@@ -352,7 +352,7 @@ class _Payment(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         del args, state, control, more
-        self._trainer._paid_step().finish()
+        self._trainer._require_step().finish()
 
 
 def default_loss(model: nn.Module) -> Loss:

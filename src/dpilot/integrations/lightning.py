@@ -133,12 +133,12 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # where Ligh
     @property
     def record(self) -> RunRecord:
         """What the run released so far."""
-        return self._paid_step().record
+        return self._require_step().record
 
     @property
     def run(self) -> Run:
         """The run as ``dpilot.Trainer`` gives it: to save, to look at its steps, to buy figures of."""
-        return self._paid_step().run
+        return self._require_step().run
 
     def setup(self, trainer: Any) -> None:
         if trainer.state.fn == TrainerFn.FITTING and self.private_step is not None:
@@ -172,7 +172,7 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # where Ligh
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """One private step. What Lightning would call the loss is not computed for it."""
         batch = next(each for each in (*args, *kwargs.values()) if isinstance(each, LoadedBatch))
-        step, module = self._paid_step(), self.lightning_module
+        step, module = self._require_step(), self.lightning_module
         module.train()
         made = step(batch)
         shown = {"threshold": made.threshold, "bound": made.bound, "epsilon": step.epsilon}
@@ -273,7 +273,7 @@ class PrivateStrategy(SingleDeviceStrategy):  # type: ignore[misc]  # where Ligh
         assert self.plan is not None
         return self.plan
 
-    def _paid_step(self) -> PrivateStep:
+    def _require_step(self) -> PrivateStep:
         if self.private_step is None:
             raise InvalidInput("the run has not begun: expected trainer.fit before. Nothing was paid or released yet.")
         return self.private_step

@@ -93,7 +93,9 @@ class RegressionPlan:
     def _scaling(self, rows: Rows, size: float, run: CommittedRun) -> Scaling:
         center, scale = np.zeros(rows.columns), np.ones(rows.columns)
         origin, unit = self.declared.units(centred=self.problem.intercept)
-        inside = rows.map(lambda values: (self.declared.pull_in(values) - origin) / unit, rows.columns)
+        inside = rows
+        if not self.declared.missing.all():
+            inside = rows.map(lambda values: (self.declared.pull_in(values) - origin) / unit, rows.columns)
         unknown = np.where(self.declared.missing, np.nan, np.append(np.ones(rows.columns - 1), _HALF))
         wanted = _select_columns(self.declared, self.numeric_target)
         last = np.arange(rows.columns) == rows.columns - 1

@@ -195,6 +195,7 @@ def gradient_step(
     noise: Noise,
     residual: Residual = linear_residual,
     longest: float | None = None,
+    entries: int = _ENTRIES,
 ) -> tuple[Floats, Floats]:
     """The noisy sum of clipped gradients over the threshold, shaped as ``weights``, and the noisy bins of norms.
 
@@ -208,7 +209,7 @@ def gradient_step(
             for start in range(0, len(chunk.values), RECORDS):
                 yield RowGradients(chunk.values[start : start + RECORDS], weights, residual, longest)
         else:
-            pieces = chunk.split(min(_ENTRIES // weights.size, RECORDS))
+            pieces = chunk.split(min(entries // weights.size, RECORDS))
             yield from (UnitGradients(piece, weights, residual, longest) for piece in pieces)
 
     none = RowGradients(np.zeros((0, rows.rows.columns)), weights, residual, longest)

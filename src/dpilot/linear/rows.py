@@ -177,10 +177,12 @@ def rechunk(chunks: Iterator[UnitChunk]) -> Iterator[UnitChunk]:
 
 def _cut(chunk: UnitChunk, before: int) -> Iterator[UnitChunk]:
     """The chunk in pieces, where ``before`` rows lie before it."""
-    starts = np.arange(len(chunk.values)) if chunk.starts is None else chunk.starts
-    cuts = np.flatnonzero(np.diff((starts + before) // CHUNK)) + 1
-    places = [0, *starts[cuts].tolist(), len(chunk.values)]
-    units = [0, *cuts.tolist(), len(starts)]
+    if chunk.starts is None:
+        places = units = [0, *range(-before % CHUNK or CHUNK, len(chunk.values), CHUNK), len(chunk.values)]
+    else:
+        cuts = np.flatnonzero(np.diff((chunk.starts + before) // CHUNK)) + 1
+        places = [0, *chunk.starts[cuts].tolist(), len(chunk.values)]
+        units = [0, *cuts.tolist(), len(chunk.starts)]
     for (first, last), (begin, end) in zip(pairwise(places), pairwise(units), strict=True):
         own = None if chunk.starts is None else chunk.starts[begin:end] - first
         yield UnitChunk(chunk.values[first:last], own)

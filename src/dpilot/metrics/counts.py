@@ -180,13 +180,13 @@ def by_score(scores: Floats, positive: Floats) -> tuple[Floats, Floats]:
     return first.astype(np.float64), second.astype(np.float64)
 
 
-def _tables(scored: Scored, layout: Layout) -> tuple[Floats, Floats | None]:
+def _tables(scored: Scored, layout: Layout, rows: int = _ROWS) -> tuple[Floats, Floats | None]:
     """Both tables: whole numbers, so that it does not matter how many records are counted at a time."""
     count, classes = len(scored.target), len(layout.classes)
     shape = len(layout.groups), classes, classes
     predictions, scores = np.zeros(shape), np.zeros((2, len(EDGES) + 1))
-    for start in range(0, max(count, 1), _ROWS):
-        group, target, probabilities = _valid(scored, layout, slice(start, start + _ROWS))
+    for start in range(0, max(count, 1), rows):
+        group, target, probabilities = _valid(scored, layout, slice(start, start + rows))
         places = group.astype(np.int64), target.astype(np.int64), np.argmax(probabilities, axis=1)
         predictions += _count_table(places, shape)
         if layout.has_scores:

@@ -124,13 +124,13 @@ def on_grid(values: Floats) -> Floats:
 
 
 @np.errstate(all="ignore")  # whatever a caller has set: no number of a record may raise or warn
-def _vector(target: Floats, predicted: Floats) -> Floats:
+def _vector(target: Floats, predicted: Floats, rows: int = _ROWS) -> Floats:
     """The weighted sums."""
     y, p = real_numbers(target, "targets"), real_numbers(predicted, "predictions")
     if y.ndim != 1 or y.shape != p.shape:  # how many there are is protected
         raise InvalidInput("targets and predictions differ in number, or are not flat: expected one of each a record.")
-    starts = range(0, y.size, _ROWS)
-    return sum((_add_up(y[start : start + _ROWS], p[start : start + _ROWS]) for start in starts), np.zeros(7))
+    starts = range(0, y.size, rows)
+    return sum((_add_up(y[start : start + rows], p[start : start + rows]) for start in starts), np.zeros(7))
 
 
 def _add_up(y: Floats, p: Floats) -> Floats:

@@ -18,7 +18,7 @@ from dpilot.errors import InvalidInput
 from dpilot.privacy import pld, selection
 from dpilot.privacy import rdp as renyi
 from dpilot.privacy.amplification import joint_noise_multiplier
-from dpilot.privacy.events import Event, OneOf, PoissonSampled, PureDP, RepeatAndSelect, leaves
+from dpilot.privacy.events import Event, PoissonSampled, PureDP, RepeatAndSelect, leaves
 from dpilot.privacy.gaussian import gdp_delta, gdp_epsilon
 from dpilot.privacy.rdp import ORDERS
 from dpilot.privacy.selection import selection_curve
@@ -35,7 +35,6 @@ __all__ = [
     "gdp_mu",
     "rdp",
     "rdp_epsilon",
-    "selects",
 ]
 
 
@@ -96,14 +95,6 @@ def gdp_mu(event: Event) -> float:
     for part, times in leaves(event):
         square += times * _mu(part) ** 2
     return math.sqrt(square)
-
-
-def selects(event: Event) -> bool:
-    """Whether private selection happens anywhere inside, which no PLD composes with."""
-    return any(
-        isinstance(part, RepeatAndSelect) or (isinstance(part, OneOf) and any(map(selects, part.events)))
-        for part, _ in leaves(event)
-    )
 
 
 def _mu(part: Event) -> float:

@@ -177,6 +177,14 @@ def leaves(event: Event, times: int = 1) -> Iterator[tuple[Event, int]]:
             yield event, times
 
 
+def selects(event: Event) -> bool:
+    """Whether private selection happens anywhere inside, which no PLD composes with."""
+    return any(
+        isinstance(part, RepeatAndSelect) or (isinstance(part, OneOf) and any(map(selects, part.events)))
+        for part, _ in leaves(event)
+    )
+
+
 def to_dict(event: Event) -> dict[str, Any]:
     """Plain data: the fields, nested events as data too, and ``type``."""
     check_event(event)

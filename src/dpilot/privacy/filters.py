@@ -36,6 +36,7 @@ from dpilot.privacy.events import (
     RepeatAndSelect,
     Repeated,
     leaves,
+    selects,
 )
 
 _MOST_COMBINATIONS = 256
@@ -271,7 +272,7 @@ def _approximate(event: Event, delta: Decimal | None) -> tuple[Amount, str]:
     if delta is None or delta <= 0:
         return Amount(Decimal("Infinity"), amount.delta), "pld"
     remainder = event if not pairs else _compose([Repeated(part, times) for part, times in rest])
-    way = "rdp" if accountant.selects(remainder) else "pld"
+    way = "rdp" if selects(remainder) else "pld"
     epsilon = _epsilon(remainder, float(delta), way)
     return add([amount, Amount(round_up(epsilon), delta)]), way
 
@@ -286,7 +287,7 @@ def _epsilon(event: Event, delta: float, way: str) -> float:
 
 
 def _divergence(event: Event, order: float) -> float:
-    if accountant.selects(event):  # the selection bound draws on the whole curve, not on one order
+    if selects(event):  # the selection bound draws on the whole curve, not on one order
         return float(accountant.rdp(event)[accountant.ORDERS.index(order)])
     return float(accountant.rdp(event, [order])[0])
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from dpilot import _validate
 from dpilot.privacy.budget import Budget
@@ -53,6 +54,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     return root * (1 + _SAFE)
 
 
+@lru_cache(maxsize=256)
 def gdp_mu(budget: Budget) -> float:
     """The largest mu whose mu-GDP fits ``budget``, rounded down by less than one part in 10^8.
 

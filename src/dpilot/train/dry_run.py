@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -16,20 +15,12 @@ from dpilot.engine.base import trainable
 from dpilot.engine.made_up import check_values_first, need_checks
 from dpilot.errors import DpilotError, InvalidInput
 from dpilot.train.gradients import OUT_OF_MEMORY, PerSampleOf
-from dpilot.train.randomness import cuda_devices
 
 TRIED_ALONE: Final = 4
 _SMALLEST: Final = 32
 _LARGEST: Final = 2048
 _ABOUT: Final = 0.97
 _PATIENCE: Final = 1.0  # seconds a chunk may take before no larger one is tried
-
-
-@contextmanager
-def fork_generators() -> Iterator[None]:
-    """Leave torch's generators as they were."""
-    with torch.random.fork_rng(devices=cuda_devices()):
-        yield
 
 
 def synthetic_records(form: Any, count: int, *, per_batch: bool) -> Any:

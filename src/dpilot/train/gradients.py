@@ -45,19 +45,19 @@ def per_sample_of(
     Edge cases:
         The sum of a ``replayed`` chunk must be asked for before the next chunk; those of a second shape are launched.
     """
-    device = next(model.parameters()).device
+    device, hardened = next(model.parameters()).device, options.hardened
     chosen: dict[str, Any] = {"engine": options.engine, "per_batch": options.per_batch}
     chosen["low_memory"] = two_passes(options, device)
     run: PerSampleOf = partial(engine.per_sample, model, loss_fn, **chosen)
     if rows is not None:
         fixed = partial(engine.Graphed, model, loss_fn, forms=1, replayed=replayed, **chosen)
-        few = 1 if options.hardened else min(rows, _FEW)  # those of other forms have no places of their own
+        few = 1 if hardened else min(rows, _FEW)  # those of other forms have no places of their own
         run = by_shape(fixed(rows=rows), fixed(rows=few), few, form, options.per_batch)
 
     def gradients(chunk: Any, places: Tensor | None = None) -> engine.PerSample:
         with (
             torch.autocast(device.type, dtype=torch.bfloat16) if options.amp else nullcontext(),
-            leave_bounds() if options.hardened else nullcontext(),
+            leave_bounds() if hardened else nullcontext(),
         ):
             return run_at(places, run, chunk)
 

@@ -41,6 +41,7 @@ from dpilot.train.optimizers import MakeOptimizer, remembers
 from dpilot.train.options import Options, groups_for
 from dpilot.train.plan import Plan
 from dpilot.train.progress import Observers
+from dpilot.train.randomness import fork_generators
 from dpilot.train.ranks import ALONE, Ranks, own_device
 from dpilot.train.shards import Shards
 from dpilot.train.silent import TRIED, silent_failures
@@ -166,7 +167,7 @@ class Job:
     def _try(self, form: Any, *, quietly: bool) -> Job:
         per_sample, per_batch = self._per_sample(), self.per_batch
         batches.refuse_lists(form, batches.size(form, per_batch))
-        with dry_run.fork_generators():
+        with fork_generators():
             tried = dry_run.run_synthetic(per_sample, form, per_batch=per_batch, public=self.example is not None)
             if self.options.engine == "auto" and tried.engine != "single-backward" and not quietly:
                 _log.warning(

@@ -170,7 +170,7 @@ class Options:
     chunk_size: int | None = None
     amp: bool = False
     device: str | None = None
-    groups: Groups | None = None
+    groups: Sequence[Sequence[str]] | None = None
     unit_gradient: str = MEAN
     exact_sums: bool = False
     noise: str = FLOAT

@@ -121,7 +121,7 @@ class PrivateStep:
             per_batch=per_batch,
             chunk_size=max(1, DEFAULT_CHUNK // (plan.unit.rows or 1)) if chunk_size is None else chunk_size,
             amp=amp,
-            groups=None if groups is None else tuple(tuple(group) for group in groups),
+            groups=groups,
             unit_gradient=unit_gradient,
             exact_sums=ranks.size > 1,
         )

@@ -52,23 +52,3 @@ class Observers:
                 self.progress(Update(record, steps, epsilon, delta, left, pace * (steps - record.step - 1)))
 
         return tell
-
-
-def print_lines(every: int = 100) -> Progress:
-    """A line of text every so many steps, for a terminal or a log.
-
-    >>> show = print_lines(every=2)
-    >>> for step in range(2):
-    ...     show(Update(StepRecord(step, threshold=0.5, bound=0.5, measuring=False), 2, 1.0, 1e-5, 0.0, 3.0))
-    step 2 of 2, threshold 0.5, epsilon 1 spent, 0 left, 3 s to go
-    """
-
-    def show(update: Update) -> None:
-        step = update.record.step + 1
-        if step % every == 0 or update.done:
-            print(
-                f"step {step} of {update.steps}, threshold {update.record.threshold:.4g}, epsilon {update.epsilon:.4g} "
-                f"spent, {update.epsilon_left:.4g} left, {update.seconds_left:.0f} s to go"
-            )
-
-    return show

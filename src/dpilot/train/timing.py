@@ -13,6 +13,7 @@ from dpilot.errors import InvalidInput
 from dpilot.train import dry_run
 from dpilot.train.gradients import per_sample_of
 from dpilot.train.options import Options
+from dpilot.train.randomness import fork_generators
 
 
 def steps_within(
@@ -44,7 +45,7 @@ def steps_within(
     limit, expected = _validate.positive(seconds=seconds), _validate.positive(batch_size=batch_size)
     options = Options(engine=engine, per_batch=per_batch, chunk_size=chunk_size, amp=amp)
     per_sample, chunk = per_sample_of(model, loss_fn, options), min(chunk_size, math.ceil(expected))
-    with dry_run.fork_generators():
+    with fork_generators():
         dry_run.run_synthetic(per_sample, example, per_batch=per_batch, public=True)
         each = dry_run.seconds_a_chunk(per_sample, example, chunk, per_batch)
     if each is None:

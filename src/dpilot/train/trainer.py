@@ -147,7 +147,7 @@ class Trainer:
             chunk_size=chunk_size,
             amp=amp,
             device=device,
-            groups=None if groups is None else tuple(tuple(group) for group in groups),
+            groups=groups,
             unit_gradient=unit_gradient,
             exact_sums=ranks.size > 1,
             noise=noise,
@@ -360,28 +360,35 @@ def _train(
     job: Job, terms: RunTerms, paid: Payment | PaidElsewhere, dataset: Any, form: Any, sampler: PoissonSampler
 ) -> tuple[TrainingState, str]:
     """All steps of a new run, with or without checkpoints; its state at the end, and the stamp of its noise."""
-    if terms.folder is None or terms.secret is None or isinstance(paid, PaidElsewhere):
-        noise = terms.noise()
-        reader = job.reader(job.group(dataset, run_key(noise)), form)
+    with _open_secret(terms, paid) as file:
+        noise = terms.noise(None if file is None else file.log)
+        key = run_key(noise)
+        reader = job.reader(job.group(dataset, key), form)
         state = job.start(noise, paid.receipt, form)
         if terms.audit is not None:
             state.plant(terms.audit.plant(job, form, terms.coins() or Chain(fresh_key("canaries"))))
-        _store(job, state, None, sampler, noise)
-        _take_steps(job, state, paid, reader, sampler, noise, None)
-        return state, noise.stamp
+        writer = None
+        if file is not None:
+            assert terms.folder is not None
+            assert isinstance(paid, Payment)
+            writer = CheckpointWriter(terms.folder, _manifest(job, terms, paid, noise), file, key)
+            files.write(terms.folder / MANIFEST, writer.manifest.to_json().encode())
+        _store(job, state, writer, sampler, noise)
+        _take_steps(job, state, paid, reader, sampler, noise, writer)
+    return state, noise.stamp
+
+
+@contextmanager
+def _open_secret(terms: RunTerms, paid: Payment | PaidElsewhere) -> Iterator[SecretFile | None]:
+    """The secret of a new run that is stored, its log open, beside a folder that is there; else None."""
+    if terms.folder is None or terms.secret is None or isinstance(paid, PaidElsewhere):
+        yield None
+        return
     terms.folder.mkdir(parents=True, exist_ok=True)
     file = SecretFile(terms.secret)
     with closing(file.log):
         file.log.open(fresh=True)
-        noise = terms.noise(file.log)
-        key = run_key(noise)
-        reader = job.reader(job.group(dataset, key), form)
-        writer = CheckpointWriter(terms.folder, _manifest(job, terms, paid, noise), file, key)
-        state = job.start(noise, paid.receipt, form)
-        files.write(terms.folder / MANIFEST, writer.manifest.to_json().encode())
-        _store(job, state, writer, sampler, noise)
-        _take_steps(job, state, paid, reader, sampler, noise, writer)
-    return state, noise.stamp
+        yield file
 
 
 def _take_steps(

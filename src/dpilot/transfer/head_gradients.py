@@ -62,8 +62,8 @@ __all__ = ["FeatureBlocks", "HeadGradients", "residual_limits"]
 
 _SHORTEST: Final = 1e-15  # a record longer than 1e15 thresholds is null: its residual would be too small for float32
 _LONGEST: Final = 1e15  # what a row of zeros may send: anything, as it is multiplied by 0
-_BLOCK_BYTES: Final = 4 << 20  # of features at a time: about what stays in a core's cache between the two products
-_BLOCK_ROWS: Final = (256, 3072)  # at least and at most
+_BLOCK_BYTES: Final = 5 << 20  # of features, scores and residuals: about what stays in a cache between two products
+_BLOCK_ROWS: Final = (256, 8192)  # at least and at most
 _DEPTH: Final = 128  # records that float32 adds up
 _LARGE: Final = 1 << 15  # numbers of a product, from which on pieces are quicker added one by one than side by side
 _NORM_ROWS: Final = 2048  # whose lengths are taken at a time
@@ -120,12 +120,13 @@ class FeatureBlocks:
         device: torch.device | str | None = None,
         size: float | None = None,
         *,
+        heads: int = 1,
         class_weights: Sequence[float] | None = None,
         grade: precision.Grade | None = None,
         product: Product = _product,
         exact: bool = False,
     ) -> FeatureBlocks:
-        """Those of ``features``; ``size`` is the declared number of them, which blocks on an accelerator are cut by.
+        """Those of ``features``, for so many ``heads``; blocks are cut by ``size``, the declared number of records.
 
         ``exact``: rows are cut to a grid, so that sums are exact in any order, for hardened noise; of records in the
         memory of a CPU, one row each.
@@ -139,12 +140,11 @@ class FeatureBlocks:
             _check_exact(features)
             pieces = [cut_features(rows) for rows in chunk_rows(features.values, _NORM_ROWS)]
             features = replace(features, values=torch.cat(pieces))
+        block = _block_of(features, size, heads)
         if isinstance(features.labels, DiskValues):
-            return cls._on_disk(features, class_weights)
+            return cls._on_disk(features, block, class_weights)
         values, labels = features.values, features.labels
-        grade, block = grade or grade_of(values.device), block_rows(values, size)
-        most = features.protects.rows or 1
-        block = max(block, -(-most // _DEPTH) * _DEPTH)  # which holds a unit
+        grade, most = grade or grade_of(values.device), features.protects.rows or 1
         if values.device.type != "cpu":
             values, labels = pad_to_blocks(values, labels, block)
         values = precision.truncate_tf32(values) if grade is precision.TF32 else values
@@ -168,11 +168,9 @@ class FeatureBlocks:
         return cls(values, codes, lengths, features.classes, block, grade, product, units, weights, powers)
 
     @classmethod
-    def _on_disk(cls, features: Features, class_weights: Sequence[float] | None) -> FeatureBlocks:
+    def _on_disk(cls, features: Features, block: int, class_weights: Sequence[float] | None) -> FeatureBlocks:
         """The same of features on disk: what a block needs is read with it, in blocks of the same rows."""
-        grade, block = grade_of(features.values.device), block_rows(features.values)
-        most = features.protects.rows or 1
-        block = max(block, -(-most // _DEPTH) * _DEPTH)
+        grade, most = grade_of(features.values.device), features.protects.rows or 1
         labels, lengths = DiskArrayBuilder(np.int64), DiskArrayBuilder(np.float64)
         for start in range(0, len(features), _NORM_ROWS):
             rows, own = features.values[start : start + _NORM_ROWS], features.labels[start : start + _NORM_ROWS]
@@ -327,17 +325,26 @@ def grade_of(device: torch.device) -> precision.Grade:
     return precision.TF32 if device.type == "cuda" else precision.FULL
 
 
-def block_rows(values: Tensor, size: float | None = None) -> int:
-    """Rows of a block, from device, width and declared size alone: on the CPU the whole of a block's work fits a cache.
+def _block_of(features: Features, size: float | None, heads: int) -> int:
+    """Rows of a block, of which a unit's fit one. A unit counts ``size`` by one, and in rows by its cap at most."""
+    most = features.protects.rows or 1
+    rows = block_rows(features.values, None if size is None else size * most, heads * features.classes)
+    return max(rows, -(-most // _DEPTH) * _DEPTH)
 
-    On an accelerator kernels are few where blocks are large: one block holds the declared size and six standard
+
+def block_rows(values: Tensor, size: float | None = None, outputs: int = 1) -> int:
+    """Rows of a block, from device, width, outputs (heads times classes) and declared size alone.
+
+    On the CPU the whole of a block's work fits a cache: features, and scores, residuals and their squares for each
+    output. On an accelerator kernels are few where blocks are large: one block holds the declared size and six standard
     deviations more, as parts are drawn by coins.
     """
     if values.device.type != "cpu":
         return accelerator_rows(_ACCELERATED_ROWS if size is None else size)
     least, most = _BLOCK_ROWS
-    rows = min(max(least, _BLOCK_BYTES // max(4 * values.shape[1], 1)), most)
-    return rows - rows % _DEPTH
+    fits = min(max(least, _BLOCK_BYTES // (4 * (values.shape[1] + 3 * outputs))), most)
+    rows = fits - fits % _DEPTH
+    return rows if size is None else even_rows(size, rows, _DEPTH, deviations=2)
 
 
 def accelerator_rows(size: float) -> int:
@@ -347,9 +354,21 @@ def accelerator_rows(size: float) -> int:
         >>> accelerator_rows(50_000), accelerator_rows(1.0), accelerator_rows(1e6)
         (53248, 2048, 126976)
     """
-    needed = size + 6 * math.sqrt(size)
-    blocks = math.ceil(needed / _ACCELERATED_ROWS)
-    return math.ceil(needed / blocks / _STRETCH) * _STRETCH
+    return even_rows(size, _ACCELERATED_ROWS, _STRETCH, deviations=6)
+
+
+def even_rows(size: float, most: int, multiple: int, *, deviations: int) -> int:
+    """A multiple of rows, at most ``most``: few blocks of them hold ``size`` and so many standard deviations more.
+
+    Blocks are alike, so little of the last one is null records.
+
+    Example:
+        >>> even_rows(20_000, 8064, 128, deviations=2)
+        6784
+    """
+    needed = size + deviations * math.sqrt(size)
+    blocks = math.ceil(needed / most)
+    return math.ceil(needed / blocks / multiple) * multiple
 
 
 def pad_to_blocks(values: Tensor, labels: Tensor, block: int) -> tuple[Tensor, Tensor]:

@@ -121,7 +121,7 @@ def fit_heads(
     _check_counts(len(heads), receipts=receipts, noises=heads if noises is None else noises)
     check_distinct(noises or ())
     checked, exact = _check_weights(class_weights, features.classes), noises is not None and is_hardened(*noises)
-    blocks = FeatureBlocks.of(features, device, size, class_weights=checked, exact=exact)
+    blocks = FeatureBlocks.of(features, device, size, heads=len(heads), class_weights=checked, exact=exact)
     team = _Team.start(heads, blocks)
     fits: dict[int, Tensor] = {}
     with torch.no_grad(), precision.use_grade(blocks.grade):

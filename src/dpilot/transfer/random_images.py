@@ -41,7 +41,7 @@ _BLOCK: Final = 1024  # images made at a time, fewer where they are large
 _PIXELS: Final = _BLOCK * 48 * 48
 
 
-def generate(count: int, side: int, *, seed: int, device: torch.device | str = "cpu") -> Tensor:
+def generate(count: int, side: int, *, seed: int, device: torch.device | str = "cpu", block: int = _BLOCK) -> Tensor:
     """Bytes (count, 3, side, side) on ``device``: dead leaves at even places, untrained nets at odd ones.
 
     Guarantee:
@@ -54,7 +54,7 @@ def generate(count: int, side: int, *, seed: int, device: torch.device | str = "
     count, side = _validate.count(count=count), _validate.count(least=_LEAST, side=side)
     coins = Generator(device).manual_seed(_validate.count(least=0, seed=seed))
     made = torch.empty(count, 3, side, side, dtype=torch.uint8, device=device)
-    block = max(_SHARE, min(_BLOCK, _PIXELS // side**2))
+    block = max(_SHARE, min(block, _PIXELS // side**2))
     for start in range(0, count, 2 * block):
         for first, kind in enumerate((dead_leaves, random_network_images)):
             places = made[start + first : start + 2 * block : 2]

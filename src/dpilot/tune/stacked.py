@@ -29,7 +29,7 @@ from dpilot.sampling import Batch, PoissonSampler
 from dpilot.train import dry_run
 from dpilot.train.batches.reader import RecordChunk, declared_form, move_to, split_records
 from dpilot.train.gradients import concatenate_handles, even_rows, null_outside_classes
-from dpilot.train.randomness import step_randomness
+from dpilot.train.randomness import fork_generators, step_randomness
 from dpilot.train.step import TrainingState
 
 __all__ = ["Runner", "runs_stacked", "stackable", "train_together"]
@@ -96,7 +96,7 @@ def runs_stacked(model: nn.Module, loss_fn: Callable[..., Tensor], dataset: Any,
     """Whether made-up records compute together, and the model sees no more than one of them (``vmap_leaks``)."""
     form = move_to(device, declared_form(dataset, None))
     made_up = dry_run.synthetic_records(form, 2, per_batch=False)
-    with dry_run.fork_generators():
+    with fork_generators():
         return try_quietly(partial(_stack_gradients, [model, model], loss_fn, made_up)) is not None
 
 

@@ -31,7 +31,6 @@ from dpilot.fit.grids.levels import LEVELS, Codes, TableColumn
 from dpilot.keys import public_generator
 
 __all__ = [
-    "BLOCK",
     "Cells",
     "CodesOnDisk",
     "Design",
@@ -43,7 +42,7 @@ __all__ = [
     "screen_cells",
 ]
 
-BLOCK: Final = 1 << 13  # records at a time
+_BLOCK: Final = 1 << 13  # records at a time
 _TENTS: Final = 8
 _BINS: Final = (4, 8, 16)  # of the grids of a pair
 _TRIPLE_BINS: Final = (3, 4)
@@ -185,20 +184,23 @@ class CodesOnDisk:
 class TableRows:
     """The records of a fit as levels, with what texts and vectors they have. Sensitive.
 
-    ``weights``: what a row adds of its unit, 1 where a unit is a record; 0 for null rows, wherever they are.
+    ``weights``: what a row adds of its unit, 1 where a unit is a record; 0 for null rows, wherever they are. ``block``
+    records are worked on at a time; cells and waves are kept where they are no more than ``cached`` bytes.
     """
 
     codes: Codes | CodesOnDisk
     weights: Floats | DiskArray
     dense: NDArray[np.float32] | DiskArray | None = None
+    block: int = _BLOCK
+    cached: int = _CACHED
 
     def blocks(self, design: Design) -> Iterator[tuple[slice, Any, Floats]]:
         """Some records at a time: their cells, and their other features, filled up to one number of rows."""
         known = self._known(design)
-        for place, start in enumerate(range(0, max(len(self.weights), 1), BLOCK)):
-            rows = slice(start, start + BLOCK)
+        for place, start in enumerate(range(0, max(len(self.weights), 1), self.block)):
+            rows = slice(start, start + self.block)
             cells, waves = self._find(design, rows) if known is None else known[place]
-            beside = np.zeros((BLOCK, design.beside))
+            beside = np.zeros((self.block, design.beside))
             if waves is not None and design.waves is not None:
                 np.multiply(waves, design.waves.scale(design.wave_share), out=beside[: len(waves), : waves.shape[1]])
             if self.dense is not None and design.dense_width:
@@ -219,10 +221,10 @@ class TableRows:
             return list(self._kept["found"])
         self._kept.clear()
         each = 4 * len(design.cells.terms) + (0 if design.waves is None else design.waves.width)
-        if each * len(self.weights) > _CACHED or isinstance(self.weights, DiskArray):
+        if each * len(self.weights) > self.cached or isinstance(self.weights, DiskArray):
             return None
-        starts = range(0, max(len(self.weights), 1), BLOCK)
-        found = [self._find(design, slice(start, start + BLOCK)) for start in starts]
+        starts = range(0, max(len(self.weights), 1), self.block)
+        found = [self._find(design, slice(start, start + self.block)) for start in starts]
         self._kept.update(design=design, found=found)
         return found
 

@@ -42,7 +42,6 @@ class TableColumn:
     """
 
     name: str
-    level_names: tuple[str, ...] = ()
     hot: tuple[int, ...] = ()
     number: int | None = None
     missing: int | None = None
@@ -78,7 +77,7 @@ def _columns(column: Column, places: slice, names: Sequence[str]) -> list[TableC
     if column.range is not None:  # a date: its place in the range, and cycles
         return [TableColumn(names[place], number=place, missing=missing) for place in range(places.start, after)]
     hot = [*range(places.start, after - bool(column.ordered)), *range(after, places.stop)]
-    return [TableColumn(column.name, tuple(names[place] for place in hot), tuple(hot))]
+    return [TableColumn(column.name, hot=tuple(hot))]
 
 
 def cell_edges(column: TableColumn) -> Floats:

@@ -15,7 +15,7 @@ from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.data.sparse import SparseRows
 from dpilot.fit.declaration import Declaration
-from dpilot.fit.embeddings import encoder_of
+from dpilot.fit.embeddings import draft_encoder, encoder_of
 from dpilot.fit.figures import CountFigures, HeldOutFigures, SumFigures
 from dpilot.fit.grids.design import CodesOnDisk, Design, TableRows, additive_design, grid_design, screen_cells
 from dpilot.fit.grids.levels import Levels, Marginal, TableColumn, cell_edges, columns_of, dense_columns
@@ -103,7 +103,7 @@ class Grids:
             options = replace(declared.options, held_out=held_out)
             linear = LeastSquares().plan(replace(declared, options=options), part, replace(purchases, share=0.0))
             mu *= math.sqrt(1 - _LINEAR_SHARE)
-        columns = columns_of(_known_encoder(declared.schema.inputs_only()))
+        columns = columns_of(draft_encoder(declared.schema.inputs_only()))
         numbers = task.numeric or any(column.number is not None for column in columns)
         used = {MARGINALS: numbers, MAIN: True} | dict.fromkeys((SCREEN, FINAL, COMPARISON), len(columns) > 1)
         shares = {name: share for name, share in _SHARES.items() if used[name]}
@@ -405,8 +405,3 @@ def _place_target(marginal: Marginal, reach: float) -> tuple[float, float]:
     edges, ends = cell_edges(_LEFT), np.append(0.0, np.cumsum(marginal.shares))
     low, middle, high = np.interp([0.16, 0.5, 0.84], ends / ends[-1], edges).tolist()
     return middle * reach, max((high - low) / 2, _LEAST_SPREAD) * reach
-
-
-def _known_encoder(schema: Schema) -> Encoder:
-    """The encoder but for the bounds that are still to be bought."""
-    return encoder_of(schema.with_bounds(dict.fromkeys(schema.to_buy, (0.0, 1.0))))

@@ -11,10 +11,9 @@ import torch
 
 from dpilot._arrays import Floats
 from dpilot.data.disk import DiskArray
-from dpilot.data.encoder import Encoder
 from dpilot.data.schema import Schema
 from dpilot.fit.declaration import Declaration
-from dpilot.fit.embeddings import encoder_of
+from dpilot.fit.embeddings import draft_encoder, encoder_of
 from dpilot.fit.figures import HeldOutFigures, ReachFigures
 from dpilot.fit.learners.base import PaidRun, Trained, kept_apart
 from dpilot.fit.population import TRAIN, Parts
@@ -138,12 +137,7 @@ def _names(schema: Schema) -> tuple[str, ...]:
     """The encoded columns, known before the bounds are bought."""
     if _is_plain(schema):
         return tuple(column.name for column in schema.features)
-    return _known_encoder(schema).names
-
-
-def _known_encoder(schema: Schema) -> Encoder:
-    """The encoder but for the bounds that are still to be bought."""
-    return encoder_of(schema.with_bounds(dict.fromkeys(schema.to_buy, (0.0, 1.0))))
+    return draft_encoder(schema).names
 
 
 def _bounds(declared: Declaration, names: tuple[str, ...]) -> DeclaredBounds:
@@ -156,7 +150,7 @@ def _bounds(declared: Declaration, names: tuple[str, ...]) -> DeclaredBounds:
         return parse_bounds(limits, len(names))
     schema = declared.schema.inputs_only()
     numeric = {column.name for column in schema.features if column.type == "numeric"}
-    limits["X"] = (_known_encoder(schema).lowest, 1.0)
+    limits["X"] = (draft_encoder(schema).lowest, 1.0)
     scaled = [name not in numeric or name in declared.schema.to_buy for name in names]
     return replace(parse_bounds(limits, len(names)), scaled=np.array([*scaled, False]))
 

@@ -23,8 +23,8 @@ from typing import Final
 
 from dpilot.errors import InvalidInput, LedgerError
 from dpilot.privacy.ledger.ledger import Ledger
-from dpilot.privacy.ledger.postgres import PostgresUrl, is_postgres
-from dpilot.privacy.ledger.store import Location, is_ledger
+from dpilot.privacy.ledger.postgres import PostgresUrl
+from dpilot.privacy.ledger.store import Location, is_ledger, is_postgres
 
 FOLDER: Final = "DPILOT_LEDGERS"
 SUFFIX: Final = ".ledger"

@@ -256,6 +256,21 @@ class History:
         shown = self.bound.cost(amount, self.budget)
         return Cost(_decimals.above(shown.loss), _decimals.above(shown.delta))
 
+    def total_cost(self) -> Cost:
+        """The total so far, rounded up."""
+        return self.cost(self.total())
+
+    def rest(self) -> Cost:
+        """What is left, rounded down."""
+        if self.is_closed:
+            return Cost(0.0, 0.0)
+        used = self.bound.cost(self.total(), self.budget)
+        epsilon = _decimals.DOWN.subtract(_decimals.to_decimal(self.budget.epsilon), used.loss)
+        delta = _decimals.to_decimal(self.budget.delta)
+        if self.bound_name == "basic":
+            delta = _decimals.DOWN.subtract(delta, used.delta)
+        return Cost(_decimals.below(epsilon), _decimals.below(delta))
+
     def _charges(self) -> list[Charge]:
         return [charge for each in self.commitments for charge in each.charges()]
 

@@ -30,9 +30,9 @@ from dpilot.privacy.events import Event
 from dpilot.privacy.ledger import spending
 from dpilot.privacy.ledger.book import Body, Book, extend_body, fold, move_body, open_body
 from dpilot.privacy.ledger.history import Entry, Extension, Grant, History, Stage
-from dpilot.privacy.ledger.postgres import PostgresStore, is_postgres
+from dpilot.privacy.ledger.postgres import PostgresStore
 from dpilot.privacy.ledger.spending import Committed, find_price
-from dpilot.privacy.ledger.store import Location, SqliteStore, Store, next_row, refuse_network
+from dpilot.privacy.ledger.store import Location, SqliteStore, Store, is_postgres, next_row, refuse_network
 from dpilot.privacy.notices import warn_unledgered
 from dpilot.privacy.receipt import Receipt, check_alone
 from dpilot.privacy.unit import RECORD, PrivacyUnit
@@ -141,20 +141,11 @@ class Ledger:
 
     def spent(self) -> Cost:
         """The total so far, rounded up. Under "rdp" and "gdp" delta is used once, for the whole."""
-        history = self._book.history()
-        return history.cost(history.total())
+        return self._book.history().total_cost()
 
     def remaining(self) -> Cost:
         """What is left, rounded down: of epsilon, and under "basic" also of delta. A precommitment leaves nothing."""
-        history = self._book.history()
-        if history.is_closed:
-            return Cost(0.0, 0.0)
-        used = history.bound.cost(history.total(), history.budget)
-        epsilon = _decimals.DOWN.subtract(_decimals.to_decimal(history.budget.epsilon), used.loss)
-        delta = _decimals.to_decimal(history.budget.delta)
-        if history.bound_name == "basic":
-            delta = _decimals.DOWN.subtract(delta, used.delta)
-        return Cost(_decimals.below(epsilon), _decimals.below(delta))
+        return self._book.history().rest()
 
     def fits(
         self,
@@ -406,12 +397,13 @@ def describe_ledger(ledger: Ledger | Committed, *, own: bool) -> dict[str, Any]:
 
     ``own``: made for one run alone. Such a ledger counts nothing else, and lies in the run's folder where there is one.
     """
-    book = ledger if isinstance(ledger, Ledger) else Ledger(ledger._book)
-    budget = book.budget
-    parts = {"total": Cost(budget.epsilon, budget.delta), "spent": book.spent(), "left": book.remaining()}
+    book = ledger._book
+    history = book.history()
+    total = Cost(history.budget.epsilon, history.budget.delta)
+    parts = {"total": total, "spent": history.total_cost(), "left": history.rest()}
     amounts = {name: {"epsilon": part.epsilon, "delta": part.delta} for name, part in parts.items()}
     where = "" if own else str(book.path)
-    return {"own": own, "where": where, "dataset": book.dataset, "bound": book.bound, **amounts}
+    return {"own": own, "where": where, "dataset": history.dataset, "bound": history.bound_name, **amounts}
 
 
 @contextmanager

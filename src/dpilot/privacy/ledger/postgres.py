@@ -35,7 +35,6 @@ _MARK: Final = "dpilot ledger, format "
 _PREFIX: Final = "dpilot:"
 _LONGEST: Final = 63 - len(_PREFIX)  # bytes of a name; PostgreSQL cuts longer identifiers
 _PATIENCE: Final = 60  # seconds to wait for another process
-_SCHEMES: Final = ("postgresql://", "postgres://")
 _RIGHTS: Final = {
     "read": ("SELECT ON {0}.rows, {0}.head",),
     "spend": ("SELECT ON {0}.rows, {0}.head", "INSERT ON {0}.rows", "UPDATE ON {0}.head"),
@@ -88,15 +87,6 @@ _SHAPE: Final = [  # relation, trigger, bits of tgtype (row 1, before 2, insert 
     ("rows", "rows_follow", 1 + 2 + 4 + 8 + 16),
     ("rows", "rows_remain", 2 + 32),
 ]
-
-
-def is_postgres(path: str | os.PathLike[str]) -> bool:
-    """Whether this names a database, not a file.
-
-    >>> is_postgres("postgresql://db.example/ledgers#adult"), is_postgres("adult.ledger")
-    (True, False)
-    """
-    return os.fspath(path).startswith(_SCHEMES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,20 +64,21 @@ class Committed:
     ) -> Iterator[Receipt]:
         """Begin the planned stage that is exactly this; on disk before the body runs."""
         stage = Stage(purpose, event, part, split)
-        begun = [
-            entry
-            for entry in self.entries()
-            if entry.state != "planned" and self._waits(entry) and stage == _stage_of(entry)
-        ]
-        if begun:
-            self._repeated.add(begun[0].stage)
-            with self._run_again(begun[0]) as receipt:
+        if (begun := self._find_begun(stage)) is not None:
+            self._repeated.add(begun.stage)
+            with self._run_again(begun) as receipt:
                 yield receipt
             return
         lock = begin(self._book, stage, self.seq)
         self._repeated.add(lock.place)
         with run_stage(self._book, lock, event) as receipt:
             yield receipt
+
+    def _find_begun(self, stage: Stage) -> Entry | None:
+        """In a replay, the entry of this stage if it began and this process has not come to it."""
+        entries = () if self._repeat is None else self.entries()
+        begun = (each for each in entries if each.state != "planned" and self._waits(each))
+        return next((each for each in begun if _stage_of(each) == stage), None)
 
     def _waits(self, entry: Entry) -> bool:
         """Whether the stage has not begun; in a replay, whether this process has not come to it."""

@@ -36,6 +36,7 @@ from dpilot.privacy.ledger.stage_lock import FileLock, StageLock
 FORMAT: Final = 1
 NOTHING_BEFORE: Final = "0" * 64
 _APPLICATION: Final = 0x64704C67  # "dpLg", in the header of every ledger
+_SCHEMES: Final = ("postgresql://", "postgres://")
 _PATIENCE: Final = 60.0  # seconds to wait for another process
 
 _MOUNTS: Final = Path("/proc/self/mountinfo")
@@ -145,6 +146,15 @@ class Location(Protocol):
         ...
 
     def __fspath__(self) -> str: ...
+
+
+def is_postgres(path: str | os.PathLike[str]) -> bool:
+    """Whether this names a database, not a file.
+
+    >>> is_postgres("postgresql://db.example/ledgers#adult"), is_postgres("adult.ledger")
+    (True, False)
+    """
+    return os.fspath(path).startswith(_SCHEMES)
 
 
 class Store(Protocol):
