@@ -36,6 +36,8 @@ from dpilot.numerics.devices import policy_of
 DEPENDS = "the gradient of one sample depends on the others"
 Run = Callable[..., PerSample]
 Made = TypeVar("Made")
+Alone = list[dict[str, Tensor]]
+"""Gradients of a few samples, each computed alone."""
 REMEDY = (
     "Remedy: no statistics, ranks or counts over the batch, nothing kept of a batch for the next, and losses that are "
     'neither reduced (reduction="none") nor divided by the size of the batch.'
@@ -59,13 +61,15 @@ def examine(chunk: Chunk) -> bool:
 
 
 def examine_sizes(chunk: Chunk, tried: Iterable[int]) -> bool:
-    """``examine`` with made-up chunks of given sizes."""
-    random = False
+    """``examine`` with made-up chunks of given sizes; the same few samples are compared in each of them."""
+    random, first, alone = False, None, dict[bool, Alone]()
     with leave_as_found(chunk.model, chunk.loss_fn), without_checks():
         try:
             for made_up in map(chunk.made_up, tried):
-                require_apart(made_up)
-                random = compare(made_up)
+                first = first or made_up
+                exchange_samples(made_up, first)
+                random = require_apart(made_up)
+                compare(made_up, random, alone)
         except DpilotError:
             raise
         except Exception as error:  # whatever a user's model does with made-up samples
@@ -107,13 +111,31 @@ def free_size(chunk: Chunk, least: int) -> int:
     return next(k for k in count(least) if all(math.gcd(k, size) == 1 for size in lengths if size))
 
 
-def require_apart(made_up: Chunk) -> None:
-    """Refuse a model whose operations combine samples; NoRule if it is not known which rows belong to which."""
+def chosen_of(made_up: Chunk) -> list[int]:
+    """The samples of a chunk that are also computed alone."""
+    return sorted({0, made_up.n // 2, made_up.n - 1})
+
+
+def exchange_samples(made_up: Chunk, first: Chunk) -> None:
+    """Let the chosen samples of a chunk be those of the first, which was made up for it and has as many or more."""
+    for mine, other in zip(batches.tensors(made_up.batch), batches.tensors(first.batch), strict=True):
+        if mine is not other and batches.holds_samples(other, first.n):
+            for here, there in zip(chosen_of(made_up), chosen_of(first), strict=False):
+                mine[here] = other[there]
+
+
+def require_apart(made_up: Chunk) -> bool:
+    """Refuse a model whose operations combine samples; NoRule if it is not known which rows belong to which.
+
+    Whether random numbers were drawn.
+    """
+    before = GeneratorStates.now()
     verdict = carefully(made_up, judge)
     if verdict.kind == "mixed":
         raise UnsupportedModel(f"{type(made_up.model).__name__}: {DEPENDS}: {verdict.why}. {REMEDY}")
     if verdict.kind == "unknown":
         raise NoRule(f"{verdict.why}. {ALONE}")
+    return before.moved()
 
 
 def require_loss_each(chunk: Chunk) -> None:
@@ -128,31 +150,34 @@ def require_loss_each(chunk: Chunk) -> None:
         batches.check_losses(losses, made_up.n)
 
 
-def compare(made_up: Chunk) -> bool:
-    """Refuse where single-backward and one sample at a time differ; whether the model draws random numbers."""
-    random = is_random(made_up)
+def compare(made_up: Chunk, random: bool, alone: dict[bool, Alone]) -> None:
+    """Refuse where single-backward and one sample at a time differ.
+
+    ``random`` says whether the model draws random numbers; ``alone`` are the chosen samples' gradients with and without
+    random layers, found once for chunks of all sizes.
+    """
     with evaluation_mode(made_up.model, random):
-        same = carefully(made_up, agrees_with_loop)
+        same = carefully(made_up, partial(agrees_with_loop, random=random, known=alone))
         same = same or (random and is_random(made_up))
     if random:
         with keep_draws():
             same = same and keeps_others(made_up, made_up.n - 1)
     if not same:
         raise UnsupportedModel(f"{type(made_up.model).__name__}: {DEPENDS}, or on how many there are. {REMEDY}")
-    return random
 
 
-def agrees_with_loop(made_up: Chunk) -> bool:
+def agrees_with_loop(made_up: Chunk, *, random: bool, known: dict[bool, Alone]) -> bool:
     """The weighted sum of three samples in single-backward equals the loop's, which is added up sample by sample."""
-    chosen = sorted({0, made_up.n // 2, made_up.n - 1})
+    chosen = chosen_of(made_up)
     ours = single_backward.run(made_up, reason="")
     weights = torch.zeros_like(ours.norms)
     weights[chosen] = distinct_weights(ours.norms)[chosen]
     sums = ours.weighted_sum(weights)
     oracle = {name: torch.zeros_like(g) for name, g in sums.items()}
-    alones = loop.gradients(made_up, chosen)
-    for i, alone in zip(chosen, alones, strict=True):
-        for name, g in alone.items():
+    if random not in known:
+        known[random] = loop.gradients(made_up, chosen)
+    for i, gradient in zip(chosen, known[random], strict=False):
+        for name, g in gradient.items():
             oracle[name] += weights[i] * g
     return not far(sums, oracle, tolerance(made_up.model))
 

@@ -300,7 +300,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note(self, result: Any, given: Any) -> None:
         """Remember the memory of results; what they share with an argument is as old as the argument."""
         with DisableTorchFunction():
-            old = {t.untyped_storage()._cdata for t in tree_leaves(given) if isinstance(t, Tensor) and has_storage(t)}
+            leaves = tree_leaves(given) if given else ()
+            old = {t.untyped_storage()._cdata for t in leaves if isinstance(t, Tensor) and has_storage(t)}
             for tensor in tensors(result):
                 if tensor.layout is torch.strided and (key := tensor.untyped_storage()._cdata) not in old:
                     self.born.add(key)
