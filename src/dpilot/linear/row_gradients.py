@@ -26,7 +26,7 @@ from dpilot._arrays import Floats
 from dpilot.linear.rows import Rows, UnitChunk
 from dpilot.mechanism import Draws, Noise, release
 from dpilot.numerics.grid import RECORDS, UNIT, add_to_limbs, cut, cut_pull, cut_rows, join_limbs, row_lengths
-from dpilot.numerics.products import products
+from dpilot.numerics.products import cut_products
 from dpilot.private_sum import Clip, PerSampleGradients, Summand, private_sum
 
 __all__ = [
@@ -127,7 +127,7 @@ class RowGradients(PerSampleGradients):
         self, rows: Floats, weights: Floats, residual: Residual = linear_residual, longest: float | None = None
     ) -> None:
         self._features = rows[:, :-1]
-        self._pull = residual(rows[:, -1], products(self._features, weights))  # (n, outputs)
+        self._pull = residual(rows[:, -1], cut_products(self._features, weights))  # (n, outputs)
         self._lengths = row_lengths(self._features)
         self._longest = longest
 
@@ -152,7 +152,7 @@ class UnitGradients(PerSampleGradients):
 
     def __init__(self, chunk: UnitChunk, weights: Floats, residual: Residual, longest: float | None) -> None:
         features = chunk.values[:, :-1]
-        pull = residual(chunk.values[:, -1], products(features, weights))
+        pull = residual(chunk.values[:, -1], cut_products(features, weights))
         self._shape = weights.shape
         each = (features[:, :, None] * pull[:, None, :]).reshape(len(features), weights.size)
         self._gradients = chunk.means(each)

@@ -117,6 +117,7 @@ def _exponents(lengths: Floats) -> NDArray[Any]:
     return np.frexp(lengths)[1]
 
 
+@np.errstate(all="ignore")  # whatever the caller set: the numbers of a row may underflow
 def gram_in_limbs(rows: Floats, weights: Floats, radius: float) -> Floats:
     """Sum of w^2 z z^T over ``rows`` z with weights w, w z cut to a grid of the radius: two limbs (2, d, d).
 
@@ -141,6 +142,7 @@ def add_to_limbs(limbs: Any, values: Any, unit: Any) -> Any:
     return limbs
 
 
+@np.errstate(all="ignore")  # whatever the caller set: the neighbour of 0 is denormal
 def join_limbs(limbs: Floats) -> Floats:
     """The sum of both limbs, rounded to odd: the nearest float whose last bit is 1, unless the sum is a float itself.
 

@@ -188,6 +188,8 @@ def second_moment(
         regression", UAI 2018.
     """
     radius = _validate.positive(radius=radius)
+    if not 1e-100 <= radius <= 1e100:
+        _validate.refuse("radius", radius, "1e-100 to 1e100", "Measure the columns in another unit.")
     limbs = np.asarray(sum(gram_in_limbs(into_ball(rows, radius), np.ones(len(rows)), radius) for rows in parts(data)))
     return release_symmetric(
         limbs, bound=radius * radius, noise_multiplier=noise_multiplier, receipt=receipt, noise=noise
