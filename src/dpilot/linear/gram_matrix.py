@@ -28,7 +28,7 @@ _SHAVE: Final = 1 - 1e-12
 class Gram:
     """Released: second moments over ``size``, the target last; ``noise`` is the standard deviation on the diagonal.
 
-    Off the diagonal it is smaller by sqrt(2), so the largest eigenvalue of the noise is about ``edge``.
+    Off the diagonal it is smaller by 181/128, about sqrt(2), so the largest eigenvalue of the noise is about ``edge``.
     """
 
     moments: Floats
@@ -143,7 +143,7 @@ def gram(rows: Rows, plan: GramPlan, *, size: float, receipt: Draws, noise: Nois
     """
     usual = 1.2 * math.sqrt(rows.columns)
     radius = usual if plan.radius is None else min(_radius(rows, plan.radius, receipt, noise), 2 * usual)
-    # |z z^T|_F = |z|^2 <= radius^2, and |svec(A)|_2 <= |A|_F: each entry off the diagonal counts once, times sqrt(2)
+    # |z z^T|_F = |z|^2 <= radius^2, and |svec(A)|_2 <= |A|_F: each entry off the diagonal counts once, times 181/128
     limbs = unit_total(rows, lambda chunk: _products(chunk, radius))
     moments = release_symmetric(limbs, bound=radius**2, noise_multiplier=plan.moments, receipt=receipt, noise=noise)
     return Gram(moments / size, plan.moments * radius**2 / size, radius**2)
