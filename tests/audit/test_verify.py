@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,14 @@ def test_a_statement_that_says_nothing_does_not_hold(copies: list[Path], changed
         written["statement"].update(changed)
         (folder / statements.STATEMENT).write_text(json.dumps(written))
         assert not verify(folder).held
+
+
+@pytest.mark.parametrize("edit", [lambda text: text.replace('"python"', '"Python"'), lambda text: text + " "])
+def test_an_edit_of_an_unsigned_statement_is_found(copies: list[Path], edit: Callable[[str], str]) -> None:
+    for folder in copies:
+        statement = folder / statements.STATEMENT
+        statement.write_text(edit(statement.read_text()))
+        assert main(["verify", str(folder)]) == 1
 
 
 def test_a_run_with_noise_of_a_seed_does_not_verify_and_bought_figures_are_told(tmp_path: Path) -> None:

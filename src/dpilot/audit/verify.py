@@ -50,7 +50,8 @@ def verify(
         ledger: the data set's ledger, whose chain must go on from the head that is stated.
 
     Guarantee:
-        a byte that was changed in any covered file, a file that is gone, a statement that differs from what was signed,
+        a byte that was changed in any covered file or the statement, a file that is gone, a statement that differs from
+        what was signed,
         a signature of another key, an epsilon below what the stated events cost, and noise of a seed are each found.
     """
     where = Path(model)
@@ -71,6 +72,7 @@ def _check_files(stated: Mapping[str, Any], folder: Path) -> Check:
     if not isinstance(wanted, Mapping) or not wanted:  # such as that of the weights, which may be signed too
         return Check("files", False, "none is stated: this is not the statement of a folder")
     altered = sorted(name for name in wanted if name in found and found[name] != wanted[name])
+    altered += [] if statements.is_as_written(folder) else [statements.STATEMENT]
     gone, more = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
     problems = [f"{what}: {', '.join(names)}" for what, names in (("altered", altered), ("gone", gone)) if names]
     beside = f"; not covered: {', '.join(more)}" if more else ""

@@ -142,9 +142,22 @@ def _own_key() -> Path | None:
 
 def _write(folder: Path, body: Mapping[str, Any], key: Path | None) -> Path:
     body = {**body, "time": datetime.now(UTC).isoformat(timespec="seconds")}
-    written = {"statement": body, **({} if key is None else {"signature": sign(body, key)})}
-    files.write(folder / STATEMENT, json.dumps(written, indent=1).encode())
+    written = {
+        "statement": body,
+        **({} if key is None else {"signature": sign(body, key)}),
+        "checksum": _checksum(body),
+    }
+    files.write(folder / STATEMENT, _text(written).encode())
     return folder / STATEMENT
+
+
+def _text(written: Mapping[str, Any]) -> str:
+    return json.dumps(written, indent=1)
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    """SHA-256 of what is stated: it finds an edit, and only a signature shows who made it."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _file_hash(path: Path) -> str:
@@ -158,6 +171,13 @@ def read_statement(folder: Path) -> tuple[dict[str, Any], dict[str, str] | None]
         return dict(written["statement"]), written.get("signature")
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise InvalidInput(f"{folder} holds no privacy statement ({problem}): expected what save wrote.") from None
+
+
+def is_as_written(folder: Path) -> bool:
+    """Whether the statement of ``folder`` is, byte for byte, what was written with its checksum."""
+    text = (folder / STATEMENT).read_text()
+    written = json.loads(text)
+    return written.get("checksum") == _checksum(written["statement"]) and text == _text(written)
 
 
 def read_embedded(model: Path) -> tuple[dict[str, Any], dict[str, str] | None, str]:
@@ -183,9 +203,10 @@ def _read_onnx(path: Path) -> tuple[dict[str, Any], dict[str, str] | None, str]:
         raise missing_extra("onnx", "export") from None
     try:
         model = onnx.load_model(path)
-        written = json.loads(next(each.value for each in model.metadata_props if each.key == METADATA))
+        (found,) = (each.value for each in model.metadata_props if each.key == METADATA)
+        written = json.loads(found)
         return dict(written["statement"]), written.get("signature"), _onnx_hash(model)
-    except (OSError, ValueError, KeyError, TypeError, StopIteration, DecodeError) as problem:
+    except (OSError, ValueError, KeyError, TypeError, DecodeError) as problem:
         raise InvalidInput(f"{path} holds no privacy statement ({problem}): expected what to_onnx wrote.") from None
 
 
