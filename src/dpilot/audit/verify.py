@@ -50,9 +50,9 @@ def verify(
         ledger: the data set's ledger, whose chain must go on from the head that is stated.
 
     Guarantee:
-        a byte that was changed in any covered file or the statement, a file that is gone, a statement that differs from
-        what was signed,
-        a signature of another key, an epsilon below what the stated events cost, and noise of a seed are each found.
+        a byte that was changed in any covered file or in the statement, a file that is gone, a statement that differs
+        from what was signed, a signature of another key, an epsilon below what the stated events cost, and noise of a
+        seed are each found.
     """
     where = Path(model)
     if where.is_dir():
