@@ -75,10 +75,9 @@ class FitPlan:
         figures = Stage(METRICS, self.learned.figures.event, HELD_OUT, split)
         return [*self.purchases.stages(split), *self.learned.stages(split), figures]
 
-    def commitments(self, keys: FitKeys) -> tuple[tuple[list[Stage], Budget], tuple[list[Stage], Budget]]:
+    def commitments(self, name: str, split: str) -> tuple[tuple[list[Stage], Budget], tuple[list[Stage], Budget]]:
         """Those of health and of all the rest, each with its price."""
-        rest = self.stages(keys.split(self.shares).id)
-        return (self.health_stages(keys.name), self.health), (rest, self.rest)
+        return (self.health_stages(name), self.health), (self.stages(split), self.rest)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -167,12 +166,14 @@ def run_fit(
     payments = open_payments(ledger, total, declared.name, home, gaussian=gaussian, repeat=repeat, unit=declared.unit)
     if plan.classes is not None:
         plan.classes.check_bound(bound)
-        payments.check_room(plan.classes.commitment(keys.name), *plan.commitments(keys))
+        payments.check_room(
+            plan.classes.commitment(keys.name), *plan.commitments(keys.name, keys.split(plan.shares).id)
+        )
         classes = _buy_classes(plan.classes, source, declared.unit, payments, keys)
         declared, source = plan.classes.settle(declared, classes), _with_classes(source, classes)
         plan = replace(plan_fit(declared, bound, learner), classes=plan.classes)
     split = keys.split(plan.shares)
-    health_price, rest_price = plan.commitments(keys)
+    health_price, rest_price = plan.commitments(keys.name, split.id)
     payments.check_room(health_price, rest_price)
     health_paid = payments.commit(*health_price)
     records = _group(source, declared.unit, keys)

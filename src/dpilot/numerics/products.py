@@ -28,7 +28,7 @@ _LEAST: Final = -900  # exponents below are taken for this one: their scale coul
 
 @np.errstate(all="ignore")
 def products(rows: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``rows @ weights``, to about 2^-44 of the largest numbers of a row and of a column.
+    """``rows @ weights``, to about 2^-44 of the largest term that a row's sums may have.
 
     Guarantee:
         The product of a row depends on that row alone, to the last bit: not on its place, and not on how many rows
@@ -41,10 +41,11 @@ def products(rows: NDArray[Any], weights: NDArray[np.float64]) -> NDArray[np.flo
     """
     matrix = weights.reshape(len(weights), -1)
     count, bits = matrix.shape[1], (_BITS - _log2(len(matrix))) // 2
-    power, limbs = _limbs(matrix, bits, axis=0)
+    units = _powers(matrix, axis=1)  # of each feature: numbers of a row are compared by what they add to a sum
+    power, limbs = _limbs(matrix / units, bits, axis=0)
     found = np.empty((len(rows), count))
     for start in range(0, len(rows), _ROWS):
-        own, (high, low) = _limbs(rows[start : start + _ROWS], bits, axis=1)
+        own, (high, low) = _limbs(rows[start : start + _ROWS] * units.T, bits, axis=1)
         first = high @ np.concatenate(limbs, axis=1)
         rest = first[:, count:] + low @ limbs[0]
         found[start : start + _ROWS] = (first[:, :count] + rest * 2.0**-bits) * own * power
@@ -68,11 +69,16 @@ def cut_products(rows: NDArray[np.float64], weights: NDArray[np.float64]) -> NDA
 
 def _limbs(values: NDArray[Any], bits: int, *, axis: int) -> tuple[NDArray[Any], tuple[NDArray[Any], NDArray[Any]]]:
     """The unit of each row (axis 1) or column (axis 0), and two limbs of whole numbers, the second of 2^-bits units."""
-    largest = np.abs(values).max(axis=axis, keepdims=True, initial=0.0)
-    exponents = np.maximum(np.frexp(largest)[1], _LEAST)
-    scaled = values * np.ldexp(1.0, bits - exponents)
+    units = _powers(values, axis=axis) * 2.0**-bits
+    scaled = values / units
     high = np.rint(scaled)
-    return np.ldexp(1.0, exponents - bits), (high, np.rint((scaled - high) * 2.0**bits))
+    return units, (high, np.rint((scaled - high) * 2.0**bits))
+
+
+def _powers(values: NDArray[Any], *, axis: int) -> NDArray[Any]:
+    """A power of two above the numbers of each row or column."""
+    largest = np.abs(values).max(axis=axis, keepdims=True, initial=0.0)
+    return np.ldexp(1.0, np.maximum(np.frexp(largest)[1], _LEAST))
 
 
 def _log2(count: int) -> int:
