@@ -78,7 +78,8 @@ def _limbs(values: NDArray[Any], bits: int, *, axis: int) -> tuple[NDArray[Any],
 def _powers(values: NDArray[Any], *, axis: int) -> NDArray[Any]:
     """A power of two above the numbers of each row or column."""
     largest = np.abs(values).max(axis=axis, keepdims=True, initial=0.0)
-    return np.ldexp(1.0, np.maximum(np.frexp(largest)[1], _LEAST))
+    powers: NDArray[Any] = np.ldexp(1.0, np.maximum(np.frexp(largest)[1], _LEAST))
+    return powers
 
 
 def _log2(count: int) -> int:
