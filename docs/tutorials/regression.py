@@ -13,7 +13,8 @@ y = X @ [2.0, 0.1, 0.01, 0.0] + rng.normal(size=5_000)
 model = LinearRegression(epsilon=1.0, delta=1e-6, size=5_000, ledger="houses.ledger").fit(X, y)
 print(model.coef_.round(3), model.intercept_)
 # %% [markdown]
-# Standard errors count sampling and privacy noise, and cost nothing more.
+# Standard errors count sampling and privacy noise, and cost nothing more. The method that was chosen may have none.
 # %%
-print(model.coef_std_.round(3))
+errors = model.coef_std_
+print("no standard errors" if errors is None else errors.round(3))
 print(model.privacy_)
