@@ -24,7 +24,7 @@ _FINE: Final = 2.0**-20
 _SHORTEST: Final = 2.0**-100  # a shorter row is zero: float32 could not hold its grid
 
 
-class Residuals(Protocol):
+class BlockGradients(Protocol):
     """What a sum needs of the gradients of one block."""
 
     rows: Tensor
@@ -48,7 +48,7 @@ def powers_above(lengths: Tensor) -> Tensor:
     return torch.exp2(torch.frexp(torch.where(torch.isfinite(lengths), lengths, 0.0))[1].double())
 
 
-def sum_exactly(blocks: Iterable[Residuals], powers: Tensor, shape: torch.Size, joint: JointHeads) -> Tensor:
+def sum_exactly(blocks: Iterable[BlockGradients], powers: Tensor, shape: torch.Size, joint: JointHeads) -> Tensor:
     """The sum of clipped gradients (heads, classes, d), each head's in units of its noise, in float64: the same for
     every order of the records, to the last bit."""
     limbs, start = torch.zeros((2, *shape), dtype=torch.float64), 0
